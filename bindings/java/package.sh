@@ -38,7 +38,7 @@ printf 'groupId=io.dt\nartifactId=dt\nversion=%s\n' "$version" >"$work/classes/M
 printf '%s\n' "Main-Class: io.dt.raw.Command" "Implementation-Title: dt" "Implementation-Version: $version" \
   "Enable-Native-Access: ALL-UNNAMED" >"$work/manifest"
 # jar writes the manifest and the module descriptor itself.
-"$SBOM" "$COMPONENTS" "${out##*/}" "$work/classes" META-INF/sbom/dt.spdx.json META-INF/MANIFEST.MF module-info.class
+"$SBOM" "$COMPONENTS" "${out##*/}" "$work/classes" META-INF/maven/io.dt/dt/dt.spdx.json META-INF/MANIFEST.MF module-info.class
 pack() { # pack FOLDER JAR [MANIFEST]
   local files
   mapfile -t files < <(cd "$1" && find . -type f | sed 's|^\./||' | LC_ALL=C sort)

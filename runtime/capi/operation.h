@@ -64,7 +64,7 @@ Result<training::Reducer::Options> read_reducer_options(const Call& call, const 
                                                         const dt_reducer_options* options,
                                                         const char* argument,
                                                         std::span<const training::Param> params);
-/// Of a file.
+/// Checks that the path of a file is neither null nor empty.
 Status check_path(const Call& call, const char* path);
 Status check_param(const Call& call, const training::Reducer& reducer, int32_t index);
 

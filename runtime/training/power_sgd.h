@@ -41,7 +41,7 @@ class PowerSgd {
 
   Result<HookWork> run(const HookBucket& bucket, int32_t stage);
 
-  /// Of a compressed parameter, for the next step; empty before the first one that compresses.
+  /// What a compressed parameter keeps for the next step; empty until a step compresses.
   struct Matrices {
     std::vector<float> error;  // n x m
     std::vector<float> q;      // r x m: the columns one behind the other

@@ -321,9 +321,9 @@ class Reducer {
   bool learning() const { return options_.static_graph && !learnt_; }
   /// Collective, at the end of that step.
   Status learn();
-  /// The static graph's `unused`.
+  /// unused() of a static graph: only where the average goes.
   Status place_unused(int32_t index, void* grad, cuda::Stream stream);
-  /// Of a static graph: what this rank never has.
+  /// Static graph: zeros for the gradients that this rank never has.
   Status bring_zeros(const Bucket& bucket);
   int32_t expected_in(const Bucket& bucket) const;
   /// Collective.

@@ -9,7 +9,7 @@
 namespace dt::training {
 namespace {
 
-/// Of a gradient from its element `at`, which begins a block.
+/// The blocks of a gradient from element `at` on, which is the first of its block.
 template <class T>
 T* block_at(T* blocks, int64_t at) {
   return blocks + kernels::quantized_bytes(at / kernels::kQuantBlock, 8);

@@ -133,8 +133,8 @@ TEST_CASE("a rank that is killed leaves the others alone, unless --on-failure sa
   CHECK(run.wait() == 0);
   CHECK(count_of(run.err, "; the others went on and ended well\n") == 1);
 
-  Process strict(
-      dt_run({"-n", "2", "--servers", "1", "--on-failure", "end", "--grace-ms", "200"}, {"work"}));
+  Process strict(dt_run({"-n", "2", "--servers", "1", "--on-failure", "end", "--grace-ms", "20000"},
+                        {"work"}));
   REQUIRE(strict.wait_for_output("] ready ", 3));
   kill(pid_of_rank(strict.out, 1), SIGKILL);
   CHECK(strict.wait() == 128 + SIGKILL);

@@ -280,7 +280,7 @@ namespace Dt
         /// <summary>Says that this rank has no gradient for a parameter in this step; it takes part
         /// with zeros. Needs <see cref="ReducerOptions.FindUnused"/>. What is neither ready nor unused
         /// at <see cref="Finish"/> counts as unused. The average is where <see cref="Gradient"/> says,
-        /// or zeros. With <see cref="ReducerOptions.StaticGraph"/> there is no need to say it.</summary>
+        /// or zeros. With <see cref="ReducerOptions.StaticGraph"/> no call is needed.</summary>
         public void Unused(int index, IntPtr stream = default(IntPtr)) =>
             Raw.Native.reducer_unused(this, index, 0, stream.ToInt64());
 

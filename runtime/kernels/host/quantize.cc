@@ -22,8 +22,8 @@ uint32_t bits_of(float value) {
   return bits;
 }
 
-/// Of a whole block; NaN if it has one or an infinity. As integers, which compilers compare in
-/// vectors: magnitudes have the order of their bits.
+/// The largest magnitude of a whole block; NaN if the block has a NaN or an infinity. Compares bits
+/// as integers, which have the same order as the magnitudes and which compilers vectorise.
 float largest_magnitude(const float* block) {
   uint32_t largest = 0;
   for (int64_t i = 0; i < kQuantBlock; ++i) {

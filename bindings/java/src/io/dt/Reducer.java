@@ -262,7 +262,7 @@ public final class Reducer extends Handle {
    * Says that this rank has no gradient for a parameter in this step; it takes part with zeros.
    * Needs {@link ReducerOptions#withUnused}. What is neither ready nor unused at {@link #finish()}
    * counts as unused. The average is where {@link #gradient} says, or zeros. With {@link
-   * ReducerOptions#withStaticGraph} there is no need to say it.
+   * ReducerOptions#withStaticGraph} no call is needed.
    *
    * @param index of the parameter; once per step
    */
