@@ -41,6 +41,7 @@ void Xxh64::consume(const unsigned char* stripe) {
 }
 
 void Xxh64::update(const void* data, size_t bytes) {
+  if (bytes == 0) return;  // memcpy() takes no null pointer
   const auto* from = static_cast<const unsigned char*>(data);
   const size_t held = total_bytes_ % kStripeBytes;
   total_bytes_ += bytes;
