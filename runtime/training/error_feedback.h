@@ -12,10 +12,11 @@ namespace dt::training {
 /// Writes the blocks of from * factor + errors, and keeps what these lack in `errors`.
 void quantize_with_errors(const float* from, int64_t count, float factor, float* errors, void* to);
 
-/// Sums the blocks of `ranks` ranks, times `factor`, and writes them as blocks to `to`. This
-/// rounding is the same for all ranks, and this rank adds it to its own errors: divided by
-/// `factor`, with which all it sends is multiplied.
-/// @param errors null: this rank sends zeros for now, so its errors would only grow
+/// Sums the blocks of `ranks` ranks, times `factor`, and writes them as blocks to `to`. All ranks
+/// receive this rounding. Only this rank adds it to its errors, divided by `factor`, because what
+/// it sends is multiplied by `factor` again.
+/// @param errors null: drops the rounding. A rank that sends zeros never sends its errors, so they
+///               would grow in each step
 /// @param parts  the blocks of rank 0; those of the next are `stride` bytes behind
 void sum_with_errors(const void* parts, int64_t stride, int32_t ranks, int64_t count, float factor,
                      float* errors, void* to);

@@ -245,8 +245,8 @@ Status Reducer::clip_on_device(double max_norm, cuda::Stream stream, float* norm
                        static_cast<float>(kBesideNorm), norm, stream);
 }
 
-/// As norm_of_parts(), all of it on the GPU. Operations are named after max_norm, so that ranks
-/// which give different ones are told.
+/// As norm_of_parts(), all of it on the GPU. The name of each operation contains max_norm, so that
+/// an error that names operations shows ranks which give different values.
 Status Reducer::clip_parts_on_device(double max_norm, cuda::Stream stream, float* norm) {
   const auto over_all = [&](const auto& comm, Dtype dtype, ReduceOp op, int64_t count,
                             void* values) -> Status {

@@ -124,7 +124,7 @@ struct Step {
       for (size_t pass = 0; pass < passes.size(); ++pass) {
         Said said;
         said.in_place = in_place;
-        // Of a static graph: in the last pass of each step.
+        // Static graph: how often the parameter becomes ready in the last pass of each step.
         const int always =
             Draws{seed, static_cast<unsigned>(rank), static_cast<unsigned>(p)}.below(3);
         if (pass + 1 < passes.size()) {
