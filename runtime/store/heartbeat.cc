@@ -188,6 +188,14 @@ void Server::Impl::add_last_words(const Session& session, Ending* ending) const 
   ending->sequence = activity->sequence;
 }
 
+void Server::Impl::process_ended(const Member& rank, const std::string& how) {
+  Answers answers;
+  joins_.process_ended(rank, how, &answers);
+  join_deadline_ns_ = joins_.next_deadline_ns();
+  deliver(answers);
+  arm_timer();
+}
+
 void Server::Impl::push_stop() {
   tell_news();
   tell_members(encode_frame(FrameType::kStop, 0, {}));

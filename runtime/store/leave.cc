@@ -102,6 +102,21 @@ std::optional<Failure> JoinTable::lost(uint64_t client, const Ending& ending, An
   return failure;
 }
 
+void JoinTable::process_ended(const Member& rank, const std::string& how, Answers* answers) {
+  if (rank.rank < 0 || rank.rank >= setup_.world_size) return;
+  ErrorInfo info;
+  info.code = Code::kPeerLost;
+  info.message =
+      format("join: %s %s, before all ranks were there; look at its log, then start a new attempt",
+             rank.text().c_str(), how.c_str());
+  info.rank = rank.rank;
+  info.host = rank.host;
+  info.pid = rank.pid;
+  info.operation = "join";
+  ended_.emplace(rank.rank, Status(std::move(info)));
+  if (!decided_ && failed_.ok()) fail_join(ended_.begin()->second, answers);
+}
+
 void JoinTable::expire(int64_t now_ns, Answers* answers) {
   if (!decided_ && failed_.ok()) {
     // One joiner's deadline ends the join for all: without it the world cannot be complete.

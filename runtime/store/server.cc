@@ -510,6 +510,10 @@ std::string Server::bound_address() const { return impl_->bound().host(); }
 
 FirstFailure Server::first_failure() const { return impl_->first_failure(); }
 
+void Server::process_ended(const Member& rank, const std::string& how) {
+  loop_->post([impl = impl_, rank, how] { impl->process_ended(rank, how); });
+}
+
 bool Server::heeds_stop() const { return impl_->heeds_stop(); }
 
 void Server::request_stop() {

@@ -11,6 +11,7 @@
 #include "base/wait.h"
 #include "net/loop.h"
 #include "net/security.h"
+#include "store/messages.h"
 
 namespace dt::store {
 
@@ -87,6 +88,9 @@ class Server {
   /// finds ends of processes in no particular order: this is the order of the causes. Next to it
   /// the first rank that was named by an operation that timed out.
   FirstFailure first_failure() const;
+  /// A launcher saw the process of this rank end, and starts no other one in this attempt: ranks
+  /// that still wait for it to join wait no more. `how`: "killed by SIGKILL after 0.3 s".
+  void process_ended(const Member& rank, const std::string& how);
   /// A rank has said that it ends when it is asked to stop.
   bool heeds_stop() const;
   /// Asks all ranks to stop. Does not wait.

@@ -53,6 +53,7 @@ class Server::Impl {
   }
   bool heeds_stop() const { return heeds_stop_.load(); }
   void push_stop();
+  void process_ended(const Member& rank, const std::string& how);
   Status listen(const std::vector<net::Address>& addresses);
   void stop();
   void when_empty(std::shared_ptr<Event> empty);

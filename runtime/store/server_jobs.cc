@@ -57,7 +57,9 @@ void Server::Impl::begin_next_job() {
     session->connection->shutdown();
   }
   keyspace_.erase_of(Owner::kMembers);
+  auto ended_processes = joins_.take_ended();
   joins_ = JoinTable(join_setup());
+  joins_.set_ended(std::move(ended_processes));
   vitals_ = Vitals();
   orders_ = OrderTable();
   departed_.clear();

@@ -194,14 +194,35 @@ TEST_CASE("after a death no other job follows in an attempt of dt run, and that 
   }
 }
 
-TEST_CASE("a rank that makes no second job is named to those that do, within the limit") {
-  Process::Options options;
-  options.environment = {"DT_RENDEZVOUS_TIMEOUT_MS=2000"};
-  Process run(dt_run({"-n", "2", "--on-failure", "continue"}, {"fewer"}), options);
+TEST_CASE("a rank that ends and makes no second job is named to those that do, at once") {
+  Process run(dt_run({"-n", "2", "--on-failure", "continue"}, {"fewer"}));
   CHECK(run.wait() == 9);
   INFO(run.out);
-  CHECK(count_of(run.out, "rank 0 saw DT_ERR_TIMEOUT of rank 1") == 1);
-  CHECK(count_of(run.out, "1 of 2 ranks joined within 2.0 s; missing rank 1;") == 1);
+  CHECK(count_of(run.out, "rank 0 saw DT_ERR_PEER_LOST of rank 1") == 1);
+  CHECK(count_of(run.out, " exited with code 0 after ") == 1);
+  CHECK(count_of(run.out, ", before all ranks were there; look at its log, then") == 1);
+}
+
+TEST_CASE("nobody waits for a rank that ended before it joined") {
+  const std::string program = required_variable("RUN_PROGRAM");
+  for (const char* end : {"kill -9 $$", "exit 3", "exit 0"}) {
+    for (const char* relay : {"false", "true"}) {
+      CAPTURE(end);
+      CAPTURE(relay);
+      Process::Options options;
+      options.environment = {std::string("DT_STORE_RELAY=") + relay};
+      const std::string script =
+          std::string("test $DT_RANK != 1 || ") + end + "; exec " + program + " reduce";
+      Process run({required_variable("DT_COMMAND"), "run", "-n", "3", "--on-failure", "continue",
+                   "sh", "-c", script},
+                  options);
+      CHECK(run.wait() != 0);
+      INFO(run.out);
+      INFO(run.err);
+      CHECK(count_of(run.out, "saw DT_ERR_PEER_LOST of rank 1") == 2);
+      CHECK(count_of(run.out, "join: rank 1 (") == 2);
+    }
+  }
 }
 
 TEST_CASE("a second job under dt run works with a store that rank 0 serves") {

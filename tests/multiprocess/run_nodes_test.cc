@@ -262,6 +262,24 @@ TEST_CASE("kill -9 of a rank is the reported cause on every node, not the errors
   CHECK(watch.all_ended(0));
 }
 
+TEST_CASE("a rank of another node that failed before it joined is named to all at once") {
+  for (const int lost : {0, 2}) {
+    CAPTURE(lost);
+    Nodes nodes(2);
+    const std::string script = "test $DT_RANK != " + std::to_string(lost) + " || exit 3; exec " +
+                               required_variable("RANK_PROGRAM") + " reduce";
+    nodes.start_all({"--on-failure", "continue"}, {"sh", "-c", script});
+    CHECK(nodes[0].wait() != 0);
+    CHECK(nodes[1].wait() != 0);
+    const std::string out = nodes[0].out + nodes[1].out;
+    INFO(out);
+    const std::string rank = "rank " + std::to_string(lost);
+    CHECK(count_of(out, "saw DT_ERR_PEER_LOST of " + rank) == 2);
+    CHECK(count_of(out, "join: " + rank + " (" + host_name() + " pid ") == 2);
+    CHECK(count_of(out, ") exited with code 3 after ") == 2);
+  }
+}
+
 TEST_CASE("kill -9 of an agent ends all nodes in time, and the node is named") {
   for (const size_t victim : {size_t{1}, size_t{0}}) {
     CAPTURE(victim);

@@ -66,7 +66,7 @@ Result<ServedStore> serve_store(Agent& agent) {
 Status publish_failure(Agent* agent) {
   const JobPlace& place = agent->plan.place;
   agent->plan.first_failure = [] { return store::FirstFailure(); };
-  agent->fleet->tell_failure(place.attempt, -1);
+  agent->fleet->tell_failure(place.attempt, {}, {});
   Endpoints nowhere;
   nowhere.attempt = place.attempt;
   return agent->fleet->publish(nowhere);
@@ -82,7 +82,13 @@ Status cannot_go_on(Agent* agent, const Status& why) {
 
 Status serve_attempt(Agent* agent, ServedStore* served) {
   JobPlace& place = agent->plan.place;
+  agent->plan.ask_to_stop = nullptr;  // they know the store of the attempt before
+  agent->plan.process_ended = nullptr;
   DT_TRY_VALUE(*served, serve_store(*agent));
+  agent->plan.process_ended = [server = served->server.get()](const store::Member& rank,
+                                                              const std::string& how) {
+    server->process_ended(rank, how);
+  };
   agent->plan.first_failure = [server = served->server.get()] { return server->first_failure(); };
   agent->plan.ask_to_stop = [server = served->server.get()] {
     if (!server->heeds_stop()) return false;

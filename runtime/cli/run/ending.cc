@@ -114,6 +114,9 @@ void Supervisor::handle_news() {
     // A lost node can never say how its ranks ended, so there is nothing to wait for.
     end_ranks(news.lost ? 0 : std::min(kTermAfterMs, plan_.grace_ms / 2), plan_.end_on_failure);
   }
+  for (const auto& [rank, how] : news.ended) {
+    if (plan_.process_ended) plan_.process_ended(rank, how);
+  }
   if (news.ranks_ended) ranks_ended_everywhere_ = true;
   if (news.server_failed && start_error_.ok()) {
     fleet_failed_ = true;
@@ -177,10 +180,15 @@ void Supervisor::reap() {
   if (phase_ == Phase::kSweeping) sweep(sweep_signal_ == SIGKILL);
 }
 
+store::Member Supervisor::member_of(int rank) const {
+  return {plan_.place.first_rank + rank, plan_.host, ends_[static_cast<size_t>(rank)].pid};
+}
+
 void Supervisor::on_rank_end(int rank, int wait_status, std::vector<int>* failed) {
   RankEnd& end = ends_[static_cast<size_t>(rank)];
   end.ended_ns = monotonic_ns();
   end.wait_status = wait_status;
+  if (plan_.process_ended) plan_.process_ended(member_of(rank), how_text(end));
   if (!end.failed()) return;
   kill(-end.pid, SIGKILL);  // what it leaves behind; a clean end may leave something until the last
   if (regroup_ && stop_signal_ == 0) return;  // whatever it is, the next attempt begins anew
@@ -209,7 +217,8 @@ void Supervisor::on_first_failure(int rank) {
   first_ = rank;
   failed_after_stop_ = stop_signal_ != 0;
   if (plan_.fleet != nullptr && !failed_after_stop_) {
-    plan_.fleet->tell_failure(plan_.place.attempt, plan_.place.first_rank + rank);
+    plan_.fleet->tell_failure(plan_.place.attempt, member_of(rank),
+                              how_text(ends_[static_cast<size_t>(rank)]));
   }
   end_ranks(std::min(kTermAfterMs, plan_.grace_ms / 2), plan_.end_on_failure);
 }

@@ -119,6 +119,9 @@ void Fleet::hear(const store::Failure& failure) {
       state.failed_attempt = *word->failed_attempt;
       if (state.failed_attempt != state.attempt) return;
       state.news.failed = true;
+      const ErrorInfo& info = failure.info;
+      if (info.rank >= 0)
+        state.news.ended.push_back({{info.rank, info.host, info.pid}, info.message});
       expect_end(state);
     } else if (word && word->heeding_attempt) {
       state.heeding_attempt = *word->heeding_attempt;
@@ -148,16 +151,19 @@ FleetNews Fleet::take_news() {
   return state_.with([](State& state) { return std::exchange(state.news, {}); });
 }
 
-void Fleet::tell_failure(int attempt, int rank) {
+void Fleet::tell_failure(int attempt, const store::Member& rank, const std::string& how) {
   state_.with([this](State& state) { expect_end(state); });
   // The message is what wakes the others, the key what they agree on. Whoever misses the message
   // because the store does not answer hears of the lost node 0.
-  if (rank >= 0) {
-    (void)keys_->compare_set(attempt_key(attempt, "first"), std::nullopt, std::to_string(rank),
+  if (rank.rank >= 0) {
+    (void)keys_->compare_set(attempt_key(attempt, "first"), std::nullopt, std::to_string(rank.rank),
                              within(kTellMs));
   }
   ErrorInfo info;
-  info.rank = rank;
+  info.rank = rank.rank;
+  info.host = rank.host;
+  info.pid = rank.pid;
+  info.message = how;
   (void)member_->report_failure(format("end/%d", attempt), info, within(kTellMs));
 }
 

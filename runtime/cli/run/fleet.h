@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/guarded.h"
@@ -22,6 +23,7 @@
 #include "cli/run/outcome.h"
 #include "net/loop.h"
 #include "store/client.h"
+#include "store/messages.h"
 #include "store/server.h"
 
 namespace dt::cli {
@@ -70,8 +72,9 @@ struct NodeRecord {
 
 /// What has happened on the other nodes since the last look.
 struct FleetNews {
-  bool failed = false;  ///< a rank of this attempt
-  bool lost = false;    ///< an agent: no restart of this attempt
+  bool failed = false;                                       ///< a rank of this attempt
+  std::vector<std::pair<store::Member, std::string>> ended;  ///< those ranks, and how they ended
+  bool lost = false;  ///< an agent: no restart of this attempt
   /// Others may go on without this node: its ranks must not live for long.
   bool fence = false;
   bool regroup = false;        ///< the attempt shall end, so that the next one has more nodes
@@ -123,8 +126,8 @@ class Fleet {
   /// Readable when take_news() or outcome() has something new.
   int wake_fd() const { return wake_.get(); }
   FleetNews take_news();
-  /// A rank of this node has failed, or could not be started (-1).
-  void tell_failure(int attempt, int rank);
+  /// A rank of this node has failed, or could not be started (-1). `how` it ended.
+  void tell_failure(int attempt, const store::Member& rank, const std::string& how);
   /// Node 0: a rank ends where the store asks it to stop. Any thread; does not wait.
   void tell_heed(int attempt);
   /// Node 0: the store took a rank for lost because it was silent. Any thread; does not wait.

@@ -51,9 +51,14 @@ std::string RankEnd::how() const {
   return format("exited with code %d", WEXITSTATUS(wait_status));
 }
 
+std::string how_text(const RankEnd& end) {
+  return format("%s after %.1f s", end.how().c_str(),
+                static_cast<double>(end.ended_ns - end.started_ns) / 1e9);
+}
+
 std::string end_line(const std::string& who, const RankEnd& end, const std::string& host) {
-  return format("%s (host %s pid %d) %s after %.1f s", who.c_str(), host.c_str(), end.pid,
-                end.how().c_str(), static_cast<double>(end.ended_ns - end.started_ns) / 1e9);
+  return format("%s (host %s pid %d) %s", who.c_str(), host.c_str(), end.pid,
+                how_text(end).c_str());
 }
 
 std::string first_failure_line(int rank, const RankEnd& end, const std::string& host) {

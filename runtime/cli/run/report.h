@@ -27,6 +27,8 @@ struct RankEnd {
   std::string how() const;
 };
 
+/// "killed by SIGKILL after 41.2 s".
+std::string how_text(const RankEnd& end);
 /// "WHO (host n1 pid 811) killed by SIGKILL after 41.2 s".
 std::string end_line(const std::string& who, const RankEnd& end, const std::string& host);
 /// "rank 3 (host n1 pid 811) killed by SIGKILL after 41.2 s".

@@ -373,6 +373,7 @@ Status Rounds::meet(const Roster& roster) {
   SupervisorPlan& plan = agent_->plan;
   plan.place.attempt = roster.attempt;
   plan.ask_to_stop = nullptr;
+  plan.process_ended = nullptr;
   plan.first_failure = [] { return store::FirstFailure(); };
   if (fleet()->node_rank() != 0) return {};
   const int nodes = plan.place.node_count;

@@ -43,7 +43,7 @@ Outcome Supervisor::run() {
   if (!start_error_.ok()) {
     signal_groups(SIGKILL);
     servers_.kill_all();
-    if (plan_.fleet != nullptr) plan_.fleet->tell_failure(plan_.place.attempt, -1);
+    if (plan_.fleet != nullptr) plan_.fleet->tell_failure(plan_.place.attempt, {}, {});
     if (plan_.fleet != nullptr && !plan_.place.servers.empty()) {
       plan_.fleet->tell_server_failure(plan_.place.attempt);
     }

@@ -86,6 +86,7 @@ class Supervisor {
   void on_regroup();
   void end_for_regroup();
   void reap();
+  store::Member member_of(int rank) const;
   void on_rank_end(int rank, int wait_status, std::vector<int>* failed);
   void on_first_failure(int rank);
   void end_ranks(int64_t term_after_ms, bool all);

@@ -12,6 +12,7 @@
 #include "cli/run/environment.h"
 #include "cli/run/lost_ranks.h"
 #include "cli/run/outcome.h"
+#include "store/messages.h"
 
 namespace dt::cli {
 
@@ -40,6 +41,9 @@ struct SupervisorPlan {
   int64_t heed_ms = 0;
   /// What the job's store saw fail first. Any time, any thread.
   FirstTold first_failure;
+  /// Tells the job's store that a process of a rank, here or on another node, has ended; null: the
+  /// store is another node's.
+  std::function<void(const store::Member& rank, const std::string& how)> process_ended;
   LostRanks* lost_ranks = nullptr;  ///< of the job's store; null: nobody tells
   Fleet* fleet = nullptr;           ///< the other nodes; null with one node
   /// The sockets of this node's parameter servers, which the agent keeps, and how often each server

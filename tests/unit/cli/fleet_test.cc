@@ -158,9 +158,13 @@ TEST_CASE("where ranks go on without one that failed, no node must report within
   });
   REQUIRE(pair[0].publish(endpoints_of(0)).ok());
   REQUIRE(pair[1].await_endpoints(0, soon()).ok());
-  pair[1].tell_failure(0, 2);
+  pair[1].tell_failure(0, {2, "h", 7}, "killed by SIGKILL after 0.3 s");
   await_wake(pair[0]);
-  CHECK(pair[0].take_news().failed);
+  const dt::cli::FleetNews news = pair[0].take_news();
+  CHECK(news.failed);
+  REQUIRE(news.ended.size() == 1);
+  CHECK(news.ended[0].first.text() == "rank 2 (h pid 7)");
+  CHECK(news.ended[0].second == "killed by SIGKILL after 0.3 s");
   REQUIRE(pair[0].settle(0, ends_of(pair[0], 0), [] { return dt::store::FirstFailure(); }).ok());
   NodeEnds failed = ends_of(pair[1], 0);
   failed.ends[0].wait_status = 7 << 8;
@@ -206,7 +210,7 @@ TEST_CASE("node 0 tells where the ranks of an attempt meet") {
 TEST_CASE("a failure is heard, also by an agent that begins the attempt later") {
   Pair pair;
   REQUIRE(pair[0].publish(endpoints_of(0)).ok());
-  pair[0].tell_failure(0, 1);
+  pair[0].tell_failure(0, {1, "h", 7}, "killed by SIGKILL after 0.3 s");
   await_wake(pair[1]);
   REQUIRE(pair[1].await_endpoints(0, soon()).ok());
   CHECK(pair[1].take_news().failed);
@@ -290,7 +294,7 @@ TEST_CASE("all agents get one outcome, from what every node told") {
   Pair pair;
   REQUIRE(pair[0].publish(endpoints_of(0)).ok());
   REQUIRE(pair[1].await_endpoints(0, soon()).ok());
-  pair[1].tell_failure(0, 3);
+  pair[1].tell_failure(0, {3, "h", 7}, "killed by SIGKILL after 0.3 s");
   NodeEnds failed = ends_of(pair[1], 7 << 8);
   failed.first = 1;
   failed.candidates = {{1, false, {"it was me"}}};

@@ -267,6 +267,41 @@ TEST_CASE("JoinTable: a death before the verdict frees the slot, or is told when
   }
 }
 
+TEST_CASE(
+    "JoinTable: the end of a process that has not joined ends the join, also of those to come") {
+  Table table(3);
+  table.join(0);
+  table.joins.process_ended({7, "hostA", 9}, "exited with code 0 after 0.3 s", &table.answers);
+  CHECK(table.answers.empty());  // no rank of this job
+  table.joins.process_ended({1, "hostA", 13}, "killed by SIGKILL after 0.3 s", &table.answers);
+  table.joins.process_ended({0, "hostA", 12}, "exited with code 1 after 0.4 s", &table.answers);
+  table.join(2);
+  REQUIRE(table.answers.size() == 2);
+  for (const Answer& answer : table.answers) {
+    CHECK(answer.status.code() == Code::kPeerLost);
+    CHECK(answer.status.message() ==
+          "join: rank 1 (hostA pid 13) killed by SIGKILL after 0.3 s, before all ranks were there; "
+          "look at its log, then start a new attempt");
+    CHECK(answer.status.info().rank == 1);
+    CHECK(answer.status.info().pid == 13);
+  }
+}
+
+TEST_CASE("JoinTable: the end of a process after the verdict matters to the next job only") {
+  Table table(2);
+  table.join(0);
+  table.join(1);
+  REQUIRE(table.answers.size() == 2);
+  table.answers.clear();
+  table.joins.process_ended({1, "hostA", 13}, "exited with code 0 after 0.3 s", &table.answers);
+  CHECK(table.answers.empty());
+  Table next(2);
+  next.joins.set_ended(table.joins.take_ended());
+  next.join(0);
+  REQUIRE(next.answers.size() == 1);
+  CHECK(next.answers[0].status.code() == Code::kPeerLost);
+}
+
 TEST_CASE("JoinTable: hello is refused with both sides; the same client may say it again") {
   Table table(4);
   CHECK(table.hello(1).ok());
