@@ -201,7 +201,7 @@ void JoinTable::join(Ticket ticket, JoinRecord record, Patience patience, int64_
   begin_waiting(slot, ticket.second, patience);
   slot->record = std::move(record);
   slot->record_bytes = store::kept_bytes(slot->record);
-  if (!ended_.empty()) fail_join(ended_.begin()->second, answers);
+  if (!first_ended_.ok()) fail_join(first_ended_, answers);
   decide(answers);
   // A joiner without patience is answered at once, like one whose deadline passes later.
   if (!decided_ && failed_.ok()) expire(now_ns, answers);

@@ -87,11 +87,12 @@ class JoinTable {
   std::optional<Failure> lost(uint64_t client, const Ending& ending, Answers* answers);
 
   /// The process of this rank has ended, as its launcher saw, and none will take its place: before
-  /// the verdict nobody waits for it. `how` follows "rank 3 (hostB pid 4242) ".
+  /// the verdict nobody waits for it. `how` follows "rank 3 (hostB pid 4242) ". No matter where a
+  /// process that it started has come in its place.
   void process_ended(const Member& rank, const std::string& how, Answers* answers);
-  /// Those processes, for the table of the next job.
-  std::map<int32_t, Status> take_ended() { return std::move(ended_); }
-  void set_ended(std::map<int32_t, Status> ended) { ended_ = std::move(ended); }
+  /// The first of them, for the table of the next job. Ok: none.
+  const Status& first_ended() const { return first_ended_; }
+  void set_first_ended(const Status& ended) { first_ended_ = ended; }
 
   /// `by` go on without `gone`, whose deaths are no matter at their goodbyes.
   void forgive(const std::vector<int32_t>& by, const std::vector<int32_t>& gone);
@@ -152,7 +153,7 @@ class JoinTable {
   std::set<std::pair<int64_t, int32_t>> deadlines_;  // of the ranks that wait
   std::map<uint64_t, int32_t> rank_of_client_;
   std::map<int32_t, Member> died_joining_;  // and have not come back
-  std::map<int32_t, Status> ended_;         // processes that never join again, and what to say
+  Status first_ended_;                      // of the processes that never join again
   Patience first_join_;                     // the server's own limit
   bool decided_ = false;
   Status failed_;               // the join's end, when it failed

@@ -103,7 +103,12 @@ std::optional<Failure> JoinTable::lost(uint64_t client, const Ending& ending, An
 }
 
 void JoinTable::process_ended(const Member& rank, const std::string& how, Answers* answers) {
-  if (rank.rank < 0 || rank.rank >= setup_.world_size) return;
+  if (rank.rank < 0 || rank.rank >= setup_.world_size || !first_ended_.ok()) return;
+  const auto slot = slots_.find(rank.rank);
+  if (slot != slots_.end() && slot->second.member.pid != rank.pid &&
+      (slot->second.stage == Stage::kConnected || slot->second.stage == Stage::kJoining)) {
+    return;
+  }
   ErrorInfo info;
   info.code = Code::kPeerLost;
   info.message =
@@ -113,8 +118,8 @@ void JoinTable::process_ended(const Member& rank, const std::string& how, Answer
   info.host = rank.host;
   info.pid = rank.pid;
   info.operation = "join";
-  ended_.emplace(rank.rank, Status(std::move(info)));
-  if (!decided_ && failed_.ok()) fail_join(ended_.begin()->second, answers);
+  first_ended_ = Status(std::move(info));
+  if (!decided_ && failed_.ok()) fail_join(first_ended_, answers);
 }
 
 void JoinTable::expire(int64_t now_ns, Answers* answers) {

@@ -89,7 +89,8 @@ class Server {
   /// the first rank that was named by an operation that timed out.
   FirstFailure first_failure() const;
   /// A launcher saw the process of this rank end, and starts no other one in this attempt: ranks
-  /// that still wait for it to join wait no more. `how`: "killed by SIGKILL after 0.3 s".
+  /// that still wait for it to join wait no more, nor in a later job of this attempt. `how`:
+  /// "killed by SIGKILL after 0.3 s".
   void process_ended(const Member& rank, const std::string& how);
   /// A rank has said that it ends when it is asked to stop.
   bool heeds_stop() const;

@@ -57,9 +57,9 @@ void Server::Impl::begin_next_job() {
     session->connection->shutdown();
   }
   keyspace_.erase_of(Owner::kMembers);
-  auto ended_processes = joins_.take_ended();
+  const Status first_ended = joins_.first_ended();
   joins_ = JoinTable(join_setup());
-  joins_.set_ended(std::move(ended_processes));
+  joins_.set_first_ended(first_ended);
   vitals_ = Vitals();
   orders_ = OrderTable();
   departed_.clear();
@@ -101,6 +101,7 @@ void Server::Impl::begin_next_attempt(const Hello& hello) {
   options_.attempt = hello.attempt;
   options_.world_size = hello.world_size;
   begin_next_job();
+  joins_.set_first_ended({});
   gatherings_ = GatherTable(
       {options_.world_size, [this](int32_t rank) { return joins_.member(rank); }, random_session});
   late_comms_.clear();

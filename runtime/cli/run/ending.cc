@@ -147,6 +147,7 @@ void Supervisor::end_for_regroup() {
 
 void Supervisor::reap() {
   std::vector<int> failed;
+  std::vector<int> ended;
   std::vector<std::pair<pid_t, int>> servers;
   int wait_status = 0;
   for (;;) {
@@ -159,6 +160,7 @@ void Supervisor::reap() {
       // All others are orphans that came to the agent as their subreaper.
       if (ends_[rank].pid == pid && !ends_[rank].has_ended()) {
         on_rank_end(static_cast<int>(rank), wait_status, &failed);
+        ended.push_back(static_cast<int>(rank));
       }
     }
   }
@@ -169,6 +171,7 @@ void Supervisor::reap() {
     });
     on_first_failure(killed != failed.end() ? *killed : failed.front());
   }
+  tell_store(ended);
   // Ends found at once come in no order, and a server that ends behind the ranks does not come
   // back.
   if (!servers.empty() && phase_ == Phase::kRunning && all_ended()) (void)end_servers();
@@ -180,6 +183,18 @@ void Supervisor::reap() {
   if (phase_ == Phase::kSweeping) sweep(sweep_signal_ == SIGKILL);
 }
 
+/// Behind the first failure, which is the cause of what ranks do that hear of it here.
+void Supervisor::tell_store(const std::vector<int>& ended) {
+  if (!plan_.process_ended) return;
+  const auto tell = [this](int rank) {
+    plan_.process_ended(member_of(rank), how_text(ends_[static_cast<size_t>(rank)]));
+  };
+  if (std::find(ended.begin(), ended.end(), first_) != ended.end()) tell(first_);
+  for (const int rank : ended) {
+    if (rank != first_) tell(rank);
+  }
+}
+
 store::Member Supervisor::member_of(int rank) const {
   return {plan_.place.first_rank + rank, plan_.host, ends_[static_cast<size_t>(rank)].pid};
 }
@@ -188,7 +203,6 @@ void Supervisor::on_rank_end(int rank, int wait_status, std::vector<int>* failed
   RankEnd& end = ends_[static_cast<size_t>(rank)];
   end.ended_ns = monotonic_ns();
   end.wait_status = wait_status;
-  if (plan_.process_ended) plan_.process_ended(member_of(rank), how_text(end));
   if (!end.failed()) return;
   kill(-end.pid, SIGKILL);  // what it leaves behind; a clean end may leave something until the last
   if (regroup_ && stop_signal_ == 0) return;  // whatever it is, the next attempt begins anew

@@ -229,6 +229,7 @@ void Fleet::begin(int attempt) {
     state.outcome.reset();
     state.settle_until = Deadline::never();
     state.news.failed = state.failed_attempt == attempt;
+    state.news.ended.clear();
     state.news.lost = !state.lost.empty();  // perhaps too late for the attempt before
     state.news.regroup = state.regroup_attempt == attempt;
     state.news.server_failed = state.server_attempt == attempt;

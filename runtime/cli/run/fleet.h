@@ -73,7 +73,7 @@ struct NodeRecord {
 /// What has happened on the other nodes since the last look.
 struct FleetNews {
   bool failed = false;                                       ///< a rank of this attempt
-  std::vector<std::pair<store::Member, std::string>> ended;  ///< those ranks, and how they ended
+  std::vector<std::pair<store::Member, std::string>> ended;  ///< ranks of other nodes, and how
   bool lost = false;  ///< an agent: no restart of this attempt
   /// Others may go on without this node: its ranks must not live for long.
   bool fence = false;
@@ -90,11 +90,11 @@ struct FleetNews {
 /// rank is, so that the store notices the end of an agent, and has a second connection for keys,
 /// which outlives the failure of the job. Signs of life go over both: nothing here waits for a node
 /// 0 that is silent. The loop's thread gives them, which no output and no rank holds up. News come
-/// through the store's failure messages: scope "end/ATTEMPT" for a failed rank, "stop/SIGNAL/COUNT"
-/// for a signal to an agent, "heed/ATTEMPT" when a rank of it ends where it is asked to stop,
-/// "silent/ATTEMPT/RANK" for a rank that is taken for lost, "ended/ATTEMPT/NODE" when the ranks of
-/// a node have ended, "server/ATTEMPT" when a parameter server has failed for good,
-/// "regroup/ATTEMPT" to make room for a node.
+/// through the store's failure messages: scope "end/ATTEMPT" for a failed rank, with how it ended
+/// as the message, "stop/SIGNAL/COUNT" for a signal to an agent, "heed/ATTEMPT" when a rank of it
+/// ends where it is asked to stop, "silent/ATTEMPT/RANK" for a rank that is taken for lost,
+/// "ended/ATTEMPT/NODE" when the ranks of a node have ended, "server/ATTEMPT" when a parameter
+/// server has failed for good, "regroup/ATTEMPT" to make room for a node.
 ///
 /// Used by the agent's main thread, except where a comment says otherwise.
 class Fleet {
@@ -126,7 +126,8 @@ class Fleet {
   /// Readable when take_news() or outcome() has something new.
   int wake_fd() const { return wake_.get(); }
   FleetNews take_news();
-  /// A rank of this node has failed, or could not be started (-1). `how` it ended.
+  /// A rank of this node has failed, or could not be started (-1). `how`: "killed by SIGKILL
+  /// after 0.3 s".
   void tell_failure(int attempt, const store::Member& rank, const std::string& how);
   /// Node 0: a rank ends where the store asks it to stop. Any thread; does not wait.
   void tell_heed(int attempt);

@@ -86,6 +86,7 @@ class Supervisor {
   void on_regroup();
   void end_for_regroup();
   void reap();
+  void tell_store(const std::vector<int>& ended);
   store::Member member_of(int rank) const;
   void on_rank_end(int rank, int wait_status, std::vector<int>* failed);
   void on_first_failure(int rank);

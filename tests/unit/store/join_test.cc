@@ -287,6 +287,16 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("JoinTable: the end of a process is no matter where one that it started has come") {
+  Table table(2);
+  table.join(1);
+  table.joins.process_ended({1, "hostA", 99}, "exited with code 0 after 0.3 s", &table.answers);
+  CHECK(table.answers.empty());
+  table.join(0);
+  REQUIRE(table.answers.size() == 2);
+  CHECK(table.answers[0].status.ok());
+}
+
 TEST_CASE("JoinTable: the end of a process after the verdict matters to the next job only") {
   Table table(2);
   table.join(0);
@@ -296,7 +306,7 @@ TEST_CASE("JoinTable: the end of a process after the verdict matters to the next
   table.joins.process_ended({1, "hostA", 13}, "exited with code 0 after 0.3 s", &table.answers);
   CHECK(table.answers.empty());
   Table next(2);
-  next.joins.set_ended(table.joins.take_ended());
+  next.joins.set_first_ended(table.joins.first_ended());
   next.join(0);
   REQUIRE(next.answers.size() == 1);
   CHECK(next.answers[0].status.code() == Code::kPeerLost);
