@@ -87,8 +87,8 @@ class JoinTable {
   std::optional<Failure> lost(uint64_t client, const Ending& ending, Answers* answers);
 
   /// The process of this rank has ended, as its launcher saw, and none will take its place: before
-  /// the verdict nobody waits for it. `how` follows "rank 3 (hostB pid 4242) ". No matter where a
-  /// process that it started has come in its place.
+  /// the verdict this fails the join. `how` follows "rank 3 (hostB pid 4242) ". Ignored when
+  /// another process is connected as this rank: one that a wrapper left behind.
   void process_ended(const Member& rank, const std::string& how, Answers* answers);
   /// The first of them, for the table of the next job. Ok: none.
   const Status& first_ended() const { return first_ended_; }

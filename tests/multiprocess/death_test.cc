@@ -203,7 +203,7 @@ TEST_CASE("a rank that ends and makes no second job is named to those that do, a
   CHECK(count_of(run.out, ", before all ranks were there; look at its log, then") == 1);
 }
 
-TEST_CASE("nobody waits for a rank that ended before it joined") {
+TEST_CASE("a rank that ends before it joins fails the join of the others") {
   const std::string program = required_variable("RUN_PROGRAM");
   for (const char* end : {"kill -9 $$", "exit 3", "exit 0"}) {
     for (const char* relay : {"false", "true"}) {

@@ -268,7 +268,7 @@ TEST_CASE("JoinTable: a death before the verdict frees the slot, or is told when
 }
 
 TEST_CASE(
-    "JoinTable: the end of a process that has not joined ends the join, also of those to come") {
+    "JoinTable: the end of a process that has not joined fails the join, also for later ranks") {
   Table table(3);
   table.join(0);
   table.joins.process_ended({7, "hostA", 9}, "exited with code 0 after 0.3 s", &table.answers);
@@ -287,7 +287,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("JoinTable: the end of a process is no matter where one that it started has come") {
+TEST_CASE("JoinTable: the end of a wrapper is ignored when the program it started is connected") {
   Table table(2);
   table.join(1);
   table.joins.process_ended({1, "hostA", 99}, "exited with code 0 after 0.3 s", &table.answers);
