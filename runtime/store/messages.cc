@@ -84,6 +84,7 @@ ErrorInfo get_info(Reader* reader) {
 
 std::string Member::text() const {
   const std::string who = rank >= 0 ? format("rank %d", rank) : "a tool";
+  if (pid == 0) return format("%s (%s)", who.c_str(), host.c_str());  // it was never started
   return format("%s (%s pid %lld)", who.c_str(), host.c_str(), static_cast<long long>(pid));
 }
 

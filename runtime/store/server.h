@@ -44,7 +44,10 @@ struct ServerOptions {
   /// On the loop's thread, for each rank that counts as lost because it was silent. It may live.
   std::function<void(int32_t rank)> on_silent;
   std::function<void()> on_heed;  ///< once, on the loop's thread, when heeds_stop() becomes true
-  LoggerPtr logger;               ///< may be null
+  /// On the loop's thread, for each failure that a client reports. True: it was meant for whoever
+  /// serves alone, and nobody else is told.
+  std::function<bool(const Failure&)> on_report;
+  LoggerPtr logger;  ///< may be null
 };
 
 /// What the store keeps for others at most: `connections` for questions that are not complete and

@@ -95,6 +95,7 @@ void Server::Impl::handle(uint64_t id, Session* session, const Frame& frame) {
       break;
     case FrameType::kReportFailure:
       reply(session, request.id, std::string());
+      if (options_.on_report && options_.on_report(request.failure)) break;
       reported(id, *session, request.failure, &answers);
       break;
     case FrameType::kBeat: beat(id, session, &request, now_ns); break;

@@ -262,11 +262,16 @@ TEST_CASE("kill -9 of a rank is the reported cause on every node, not the errors
   CHECK(watch.all_ended(0));
 }
 
-TEST_CASE("a rank of another node that failed before it joined is named to all at once") {
-  for (const int lost : {0, 2}) {
+TEST_CASE("a rank of another node that ended before it joined is named to all at once") {
+  const std::pair<int, int> ends[] = {{0, 3}, {2, 3}, {2, 0}};
+  for (const auto& end : ends) {
+    const int lost = end.first;
+    const int code = end.second;
     CAPTURE(lost);
+    CAPTURE(code);
     Nodes nodes(2);
-    const std::string script = "test $DT_RANK != " + std::to_string(lost) + " || exit 3; exec " +
+    const std::string script = "test $DT_RANK != " + std::to_string(lost) + " || exit " +
+                               std::to_string(code) + "; exec " +
                                required_variable("RANK_PROGRAM") + " reduce";
     nodes.start_all({"--on-failure", "continue"}, {"sh", "-c", script});
     CHECK(nodes[0].wait() != 0);
@@ -276,8 +281,18 @@ TEST_CASE("a rank of another node that failed before it joined is named to all a
     const std::string rank = "rank " + std::to_string(lost);
     CHECK(count_of(out, "saw DT_ERR_PEER_LOST of " + rank) == 2);
     CHECK(count_of(out, "join: " + rank + " (" + host_name() + " pid ") == 2);
-    CHECK(count_of(out, ") exited with code 3 after ") == 2);
+    CHECK(count_of(out, ") exited with code " + std::to_string(code) + " after ") == 2);
   }
+}
+
+TEST_CASE("nobody waits for a node that cannot start its ranks, though the others may go on") {
+  Nodes nodes(2);
+  nodes.start(0, {"-n", "2", "--on-failure", "continue"}, rank_program("reduce"));
+  nodes.start(1, {"--on-failure", "continue"}, {"no-such-program"});
+  for (size_t node = 0; node < 2; ++node) CHECK(nodes[node].wait() == 127);
+  CHECK(count_of(nodes[0].out, "saw DT_ERR_PEER_LOST of rank 2") == 2);
+  CHECK(count_of(nodes[0].out, "join: rank 2 (" + host_name() +
+                                   ") was not started (program no-such-program not found") == 2);
 }
 
 TEST_CASE("kill -9 of an agent ends all nodes in time, and the node is named") {

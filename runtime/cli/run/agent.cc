@@ -66,7 +66,7 @@ Result<ServedStore> serve_store(Agent& agent) {
 Status publish_failure(Agent* agent) {
   const JobPlace& place = agent->plan.place;
   agent->plan.first_failure = [] { return store::FirstFailure(); };
-  agent->fleet->tell_failure(place.attempt, {}, {});
+  agent->fleet->tell_failure(place.attempt, -1);
   Endpoints nowhere;
   nowhere.attempt = place.attempt;
   return agent->fleet->publish(nowhere);
@@ -111,6 +111,10 @@ Status open_attempt(Agent* agent, Signals* signals, ServedStore* served) {
       fleet->begin(place.attempt);
       return {};
     }
+    agent->plan.process_ended = [fleet, attempt = place.attempt](const store::Member& rank,
+                                                                 const std::string& how) {
+      fleet->tell_end(attempt, rank, how);
+    };
     const int64_t timeout_ms = agent->config.integer("rendezvous.timeout_ms");
     const auto told = while_stoppable(agent, signals, timeout_ms, [&](const Wait& wait) {
       return fleet->await_endpoints(place.attempt, wait);

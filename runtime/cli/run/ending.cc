@@ -231,8 +231,7 @@ void Supervisor::on_first_failure(int rank) {
   first_ = rank;
   failed_after_stop_ = stop_signal_ != 0;
   if (plan_.fleet != nullptr && !failed_after_stop_) {
-    plan_.fleet->tell_failure(plan_.place.attempt, member_of(rank),
-                              how_text(ends_[static_cast<size_t>(rank)]));
+    plan_.fleet->tell_failure(plan_.place.attempt, plan_.place.first_rank + rank);
   }
   end_ranks(std::min(kTermAfterMs, plan_.grace_ms / 2), plan_.end_on_failure);
 }

@@ -119,9 +119,6 @@ void Fleet::hear(const store::Failure& failure) {
       state.failed_attempt = *word->failed_attempt;
       if (state.failed_attempt != state.attempt) return;
       state.news.failed = true;
-      const ErrorInfo& info = failure.info;
-      if (info.rank >= 0)
-        state.news.ended.push_back({{info.rank, info.host, info.pid}, info.message});
       expect_end(state);
     } else if (word && word->heeding_attempt) {
       state.heeding_attempt = *word->heeding_attempt;
@@ -145,26 +142,43 @@ void Fleet::hear(const store::Failure& failure) {
   wake();
 }
 
+/// Node 0, on the loop's thread. False: the failure says something else, for all.
+bool Fleet::hear_end(const store::Failure& failure) {
+  const std::optional<Word> word = parse_word(failure.scope);
+  if (!word || !word->gone_attempt) return false;
+  const ErrorInfo& info = failure.info;
+  state_.with([&](State& state) {
+    if (*word->gone_attempt != state.attempt) return;  // one that is over
+    state.news.ended.push_back({{info.rank, info.host, info.pid}, info.message});
+  });
+  wake();
+  return true;
+}
+
 FleetNews Fleet::take_news() {
   uint64_t count = 0;
   [[maybe_unused]] const ssize_t bytes = read(wake_.get(), &count, sizeof count);
   return state_.with([](State& state) { return std::exchange(state.news, {}); });
 }
 
-void Fleet::tell_failure(int attempt, const store::Member& rank, const std::string& how) {
+void Fleet::tell_failure(int attempt, int rank) {
   state_.with([this](State& state) { expect_end(state); });
   // The message is what wakes the others, the key what they agree on. Whoever misses the message
   // because the store does not answer hears of the lost node 0.
-  if (rank.rank >= 0) {
-    (void)keys_->compare_set(attempt_key(attempt, "first"), std::nullopt, std::to_string(rank.rank),
+  if (rank >= 0) {
+    (void)keys_->compare_set(attempt_key(attempt, "first"), std::nullopt, std::to_string(rank),
                              within(kTellMs));
   }
+  (void)member_->report_failure(format("end/%d", attempt), {}, within(kTellMs));
+}
+
+void Fleet::tell_end(int attempt, const store::Member& rank, const std::string& how) {
   ErrorInfo info;
   info.rank = rank.rank;
   info.host = rank.host;
   info.pid = rank.pid;
   info.message = how;
-  (void)member_->report_failure(format("end/%d", attempt), info, within(kTellMs));
+  member_->report_failure_soon(format("gone/%d", attempt), info, [] {});
 }
 
 void Fleet::tell_ranks_ended(int attempt) {

@@ -72,8 +72,9 @@ struct NodeRecord {
 
 /// What has happened on the other nodes since the last look.
 struct FleetNews {
-  bool failed = false;                                       ///< a rank of this attempt
-  std::vector<std::pair<store::Member, std::string>> ended;  ///< ranks of other nodes, and how
+  bool failed = false;  ///< a rank of this attempt
+  /// Node 0: ranks of other nodes that have ended, and how.
+  std::vector<std::pair<store::Member, std::string>> ended;
   bool lost = false;  ///< an agent: no restart of this attempt
   /// Others may go on without this node: its ranks must not live for long.
   bool fence = false;
@@ -90,11 +91,12 @@ struct FleetNews {
 /// rank is, so that the store notices the end of an agent, and has a second connection for keys,
 /// which outlives the failure of the job. Signs of life go over both: nothing here waits for a node
 /// 0 that is silent. The loop's thread gives them, which no output and no rank holds up. News come
-/// through the store's failure messages: scope "end/ATTEMPT" for a failed rank, with how it ended
-/// as the message, "stop/SIGNAL/COUNT" for a signal to an agent, "heed/ATTEMPT" when a rank of it
-/// ends where it is asked to stop, "silent/ATTEMPT/RANK" for a rank that is taken for lost,
-/// "ended/ATTEMPT/NODE" when the ranks of a node have ended, "server/ATTEMPT" when a parameter
-/// server has failed for good, "regroup/ATTEMPT" to make room for a node.
+/// through the store's failure messages: scope "end/ATTEMPT" for a failed rank, "gone/ATTEMPT" for
+/// each rank that has ended, with how as the message and for node 0 alone, "stop/SIGNAL/COUNT" for
+/// a signal to an agent, "heed/ATTEMPT" when a rank of it ends where it is asked to stop,
+/// "silent/ATTEMPT/RANK" for a rank that is taken for lost, "ended/ATTEMPT/NODE" when the ranks of
+/// a node have ended, "server/ATTEMPT" when a parameter server has failed for good,
+/// "regroup/ATTEMPT" to make room for a node.
 ///
 /// Used by the agent's main thread, except where a comment says otherwise.
 class Fleet {
@@ -126,9 +128,11 @@ class Fleet {
   /// Readable when take_news() or outcome() has something new.
   int wake_fd() const { return wake_.get(); }
   FleetNews take_news();
-  /// A rank of this node has failed, or could not be started (-1). `how`: "killed by SIGKILL
-  /// after 0.3 s".
-  void tell_failure(int attempt, const store::Member& rank, const std::string& how);
+  /// A rank of this node has failed, or could not be started (-1).
+  void tell_failure(int attempt, int rank);
+  /// Tells node 0 that a rank of this node has ended. `how`: "killed by SIGKILL after 0.3 s". Does
+  /// not wait.
+  void tell_end(int attempt, const store::Member& rank, const std::string& how);
   /// Node 0: a rank ends where the store asks it to stop. Any thread; does not wait.
   void tell_heed(int attempt);
   /// Node 0: the store took a rank for lost because it was silent. Any thread; does not wait.
@@ -193,6 +197,7 @@ class Fleet {
   std::string self() const;
   // The life of an attempt. hear() runs on the loop's thread, the rest on the settling one.
   void hear(const store::Failure& failure);
+  bool hear_end(const store::Failure& failure);
   void report_nonsense(const std::string& text) const;
   void wake();
   void expect_end(State& state, bool all = false) const;

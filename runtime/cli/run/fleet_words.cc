@@ -59,8 +59,9 @@ std::optional<Word> parse_word(std::string_view scope) {
   word.heeding_attempt = attempt_behind("heed/", scope);
   word.regroup_attempt = attempt_behind("regroup/", scope);
   word.server_attempt = attempt_behind("server/", scope);
-  for (const auto& attempt :
-       {word.failed_attempt, word.heeding_attempt, word.regroup_attempt, word.server_attempt}) {
+  word.gone_attempt = attempt_behind("gone/", scope);
+  for (const auto& attempt : {word.failed_attempt, word.heeding_attempt, word.regroup_attempt,
+                              word.server_attempt, word.gone_attempt}) {
     if (attempt) return *attempt >= 0 ? std::optional(word) : std::nullopt;
   }
   if (const auto silent = two_numbers_behind("silent/", scope)) {

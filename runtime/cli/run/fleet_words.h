@@ -24,12 +24,14 @@ std::string encode(const Endpoints& endpoints);
 bool decode(std::string_view bytes, Endpoints* out);
 
 /// What the scope of a failure says: "end/ATTEMPT", "heed/ATTEMPT", "regroup/ATTEMPT",
-/// "server/ATTEMPT", "ended/ATTEMPT/NODE", "silent/ATTEMPT/RANK" or "stop/SIGNAL/COUNT".
+/// "server/ATTEMPT", "gone/ATTEMPT", "ended/ATTEMPT/NODE", "silent/ATTEMPT/RANK" or
+/// "stop/SIGNAL/COUNT".
 struct Word {
   std::optional<int> failed_attempt;
   std::optional<int> heeding_attempt;
   std::optional<int> regroup_attempt;
   std::optional<int> server_attempt;  ///< in which a parameter server failed for good
+  std::optional<int> gone_attempt;    ///< in which the rank that the failure names has ended
   std::optional<int> ended_attempt;   ///< in which all ranks of `ended_node` have ended
   int ended_node = -1;
   std::optional<int> silent_attempt;  ///< in which `silent_rank` was taken for lost

@@ -37,13 +37,19 @@ Outcome Supervisor::run() {
     handle_news();  // of before the attempt
   }
   if (stop_signal_ == 0) start_error_ = plan_.start_error;
-  const bool wanted = stop_signal_ == 0 && !fleet_failed_ && !regroup_;
+  // Where the others go on after a failure, ranks also begin after one.
+  const bool wanted = stop_signal_ == 0 && !ending_all_ && !regroup_;
   if (wanted && start_error_.ok()) start_error_ = start_all();
   died_of_stop_ = stop_signal_ != 0;
   if (!start_error_.ok()) {
     signal_groups(SIGKILL);
     servers_.kill_all();
-    if (plan_.fleet != nullptr) plan_.fleet->tell_failure(plan_.place.attempt, {}, {});
+    if (plan_.fleet != nullptr) plan_.fleet->tell_failure(plan_.place.attempt, -1);
+    // Else the agents end the ranks that wait for those of this node.
+    if (!plan_.end_on_failure && plan_.process_ended) {
+      plan_.process_ended({plan_.place.first_rank, plan_.host, 0},
+                          "was not started (" + start_error_.message() + ")");
+    }
     if (plan_.fleet != nullptr && !plan_.place.servers.empty()) {
       plan_.fleet->tell_server_failure(plan_.place.attempt);
     }

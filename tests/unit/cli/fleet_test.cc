@@ -158,13 +158,9 @@ TEST_CASE("where ranks go on without one that failed, no node must report within
   });
   REQUIRE(pair[0].publish(endpoints_of(0)).ok());
   REQUIRE(pair[1].await_endpoints(0, soon()).ok());
-  pair[1].tell_failure(0, {2, "h", 7}, "killed by SIGKILL after 0.3 s");
+  pair[1].tell_failure(0, 2);
   await_wake(pair[0]);
-  const dt::cli::FleetNews news = pair[0].take_news();
-  CHECK(news.failed);
-  REQUIRE(news.ended.size() == 1);
-  CHECK(news.ended[0].first.text() == "rank 2 (h pid 7)");
-  CHECK(news.ended[0].second == "killed by SIGKILL after 0.3 s");
+  CHECK(pair[0].take_news().failed);
   REQUIRE(pair[0].settle(0, ends_of(pair[0], 0), [] { return dt::store::FirstFailure(); }).ok());
   NodeEnds failed = ends_of(pair[1], 0);
   failed.ends[0].wait_status = 7 << 8;
@@ -176,6 +172,31 @@ TEST_CASE("where ranks go on without one that failed, no node must report within
     CHECK(outcome.headline.find("rank 2 (host host1 pid 10) exited with code 7") !=
           std::string::npos);
   }
+}
+
+TEST_CASE("node 0 alone hears how each rank of another node ended") {
+  Pair pair;
+  REQUIRE(pair[0].publish(endpoints_of(1)).ok());
+  REQUIRE(pair[1].await_endpoints(1, soon()).ok());
+  pair[1].tell_end(0, {3, "h", 6}, "exited with code 0 after 0.1 s");  // of the attempt before
+  pair[1].tell_end(1, {2, "h", 7}, "killed by SIGKILL after 0.3 s");
+  pair[1].tell_end(1, {3, "h", 0}, "was not started (no program)");
+  std::vector<std::string> heard;
+  while (heard.size() < 2) {
+    await_wake(pair[0]);
+    const FleetNews news = pair[0].take_news();
+    CHECK_FALSE(news.failed);
+    for (const auto& [rank, how] : news.ended) heard.push_back(rank.text() + " " + how);
+  }
+  CHECK(heard == std::vector<std::string>{"rank 2 (h pid 7) killed by SIGKILL after 0.3 s",
+                                          "rank 3 (h) was not started (no program)"});
+  // What node 1 hears next is for all.
+  pair[0].tell_end(1, {0, "h", 5}, "exited with code 0 after 0.1 s");
+  pair[0].tell_failure(1, 0);
+  await_wake(pair[1]);
+  const FleetNews news = pair[1].take_news();
+  CHECK(news.failed);
+  CHECK(news.ended.empty());
 }
 
 TEST_CASE("agents know each other after the meeting, and node 0's word counts") {
@@ -210,7 +231,7 @@ TEST_CASE("node 0 tells where the ranks of an attempt meet") {
 TEST_CASE("a failure is heard, also by an agent that begins the attempt later") {
   Pair pair;
   REQUIRE(pair[0].publish(endpoints_of(0)).ok());
-  pair[0].tell_failure(0, {1, "h", 7}, "killed by SIGKILL after 0.3 s");
+  pair[0].tell_failure(0, 1);
   await_wake(pair[1]);
   REQUIRE(pair[1].await_endpoints(0, soon()).ok());
   CHECK(pair[1].take_news().failed);
@@ -294,7 +315,7 @@ TEST_CASE("all agents get one outcome, from what every node told") {
   Pair pair;
   REQUIRE(pair[0].publish(endpoints_of(0)).ok());
   REQUIRE(pair[1].await_endpoints(0, soon()).ok());
-  pair[1].tell_failure(0, {3, "h", 7}, "killed by SIGKILL after 0.3 s");
+  pair[1].tell_failure(0, 3);
   NodeEnds failed = ends_of(pair[1], 7 << 8);
   failed.first = 1;
   failed.candidates = {{1, false, {"it was me"}}};

@@ -397,34 +397,15 @@ TEST_CASE("addresses and words of other agents are read only where they make sen
   CHECK(parse_word("silent/3/12")->silent_attempt == 3);
   CHECK(parse_word("silent/3/12")->silent_rank == 12);
   CHECK(parse_word("server/4")->server_attempt == 4);
+  CHECK(parse_word("gone/4")->gone_attempt == 4);
   CHECK(parse_word("ended/3/1")->ended_attempt == 3);
   CHECK(parse_word("ended/3/1")->ended_node == 1);
-  for (const char* text : {"",
-                           "server/",
-                           "server/-1",
-                           "ended/1",
-                           "ended/1/-1",
-                           "ended/-1/1",
-                           "end",
-                           "end/",
-                           "end/-1",
-                           "end/x",
-                           "heed/-1",
-                           "heed/99999999999",
-                           "stop/",
-                           "stop/15",
-                           "stop/15/",
-                           "stop/0/1",
-                           "stop/65/1",
-                           "stop/15/0",
-                           "stop//1",
-                           "stop/15/1/1",
-                           "halt/1",
-                           "end/1 ",
-                           "silent/1",
-                           "silent/-1/2",
-                           "silent/1/-2",
-                           "silent/1/2/3"}) {
+  for (const char* text :
+       {"",           "server/",          "server/-1",   "gone/",       "gone/-1",  "ended/1",
+        "ended/1/-1", "ended/-1/1",       "end",         "end/",        "end/-1",   "end/x",
+        "heed/-1",    "heed/99999999999", "stop/",       "stop/15",     "stop/15/", "stop/0/1",
+        "stop/65/1",  "stop/15/0",        "stop//1",     "stop/15/1/1", "halt/1",   "end/1 ",
+        "silent/1",   "silent/-1/2",      "silent/1/-2", "silent/1/2/3"}) {
     CAPTURE(text);
     CHECK_FALSE(parse_word(text).has_value());
   }
