@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # wheels.sh [BUILD_DIR]: the tests of launchers with those that pip finds: Open MPI 4 and 5, MPICH 4 and 5, Intel MPI,
-# the newest torchrun, accelerate, DeepSpeed and Lightning. Installs them into build-nightly/launchers (about 6 GB),
-# which is kept. A launcher that pip does not find is named and counts as skipped.
+# the newest torchrun, accelerate, DeepSpeed and Lightning; and that these and transformers train over dt. Installs
+# them into build-nightly/launchers (about 6 GB), which is kept. What pip does not find is named and counts as skipped.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -49,7 +49,7 @@ mpi intel_mpi hydra impi-rt
 if install torch torch numpy; then
   run_test torchrun "$root/tests/launchers/torchrun_test.py" "$build/tests/launchers/check_program" "$trainer" \
     "$folder/torch/bin/torchrun"
-  for framework in accelerate deepspeed lightning; do
+  for framework in accelerate deepspeed lightning transformers; do
     "$folder/torch/bin/pip" --disable-pip-version-check install --quiet --upgrade "$framework" \
       >"$folder/$framework.log" 2>&1 || leave_out "$framework"
   done
@@ -61,6 +61,7 @@ if install torch torch numpy; then
     failed=$((failed + 1))
   else
     run_test frameworks "$root/tests/launchers/framework_test.py" "$folder/torch" "${prefixes[@]}"
+    run_test framework_training "$root/tests/launchers/framework_training_test.py" "$folder/torch"
   fi
 else
   leave_out torch
