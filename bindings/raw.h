@@ -417,9 +417,9 @@ inline void store_server_destroy(int64_t server) {
 
 #ifndef SWIG
 /** Parameters and options: the numbers sum, keep_plan, find_unused, bucket_cap_bytes,
- * first_bucket_bytes, divide_by_users, wire, predivide as the bits of a double, static_graph, how
- * many the order has, and those, how many have row_elements, and those; then of each parameter its
- * count, dtype, uses, and name as an item. */
+ * first_bucket_bytes, divide_by_users, wire, predivide as the bits of a double, static_graph,
+ * tune_steps, how many the order has, and those, how many have row_elements, and those; then of
+ * each parameter its count, dtype, uses, and name as an item. */
 class Model {
  public:
   explicit Model(Unpacker& packed) {
@@ -434,6 +434,7 @@ class Model {
     const int64_t predivide = packed.number();
     memcpy(&options_.predivide, &predivide, sizeof predivide);
     options_.static_graph = static_cast<int32_t>(packed.number());
+    options_.tune_steps = static_cast<int32_t>(packed.number());
     order_.resize(static_cast<std::size_t>(packed.number()));
     for (int32_t& index : order_) index = static_cast<int32_t>(packed.number());
     row_elements_.resize(static_cast<std::size_t>(packed.number()));
@@ -615,8 +616,8 @@ inline int32_t reducer_bucket(int64_t reducer, int32_t index) {
   return value;
 }
 /** bucket_count, steps, bytes, communication_ns, exposed_ns, total_bytes, total_communication_ns,
- * total_exposed_ns, rebuilt, memory_bytes, total_gather_ns as numbers, then hidden_share as the
- * bits of a double. */
+ * total_exposed_ns, rebuilt, tuned, memory_bytes, total_gather_ns, bucket_cap_bytes as numbers,
+ * then hidden_share as the bits of a double. */
 inline Bytes reducer_stats(int64_t reducer) {
   dt_reducer_statistics c;
   dt_reducer_statistics_init(&c);
@@ -624,8 +625,8 @@ inline Bytes reducer_stats(int64_t reducer) {
   Packer packed;
   for (const int64_t value :
        {int64_t{c.bucket_count}, c.steps, c.bytes, c.communication_ns, c.exposed_ns, c.total_bytes,
-        c.total_communication_ns, c.total_exposed_ns, int64_t{c.rebuilt}, c.memory_bytes,
-        c.total_gather_ns}) {
+        c.total_communication_ns, c.total_exposed_ns, int64_t{c.rebuilt}, int64_t{c.tuned},
+        c.memory_bytes, c.total_gather_ns, c.bucket_cap_bytes}) {
     packed.add_number(value);
   }
   int64_t bits = 0;

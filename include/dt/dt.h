@@ -1589,7 +1589,12 @@ typedef struct dt_reducer_options {
                                    that a rank never uses, for which it makes no call. Step 1
                                    sends all in dt_reducer_finish(). Without find_unused, and not of
                                    a shard */
-  int32_t reserved;           /**< zero */
+  int32_t tune_steps;         /**< > 2: bucket_cap_bytes is tuned: a quarter, a sixteenth and four
+                                   times of it are used for so many steps each, and what was
+                                   fastest on the slowest rank stays. The first two steps of each
+                                   are not timed. Where dt_reducer_grad() was called on any rank
+                                   each change waits for dt_reducer_rebuild(). Without keep_plan,
+                                   and not of a shard. 0: it is not */
   const int64_t* row_elements; /**< [count of parameters], borrowed during the call: > 0: the
                                    parameter is a matrix with rows of so many elements, and its
                                    gradient comes by dt_reducer_ready_rows(), as that of an
@@ -1617,11 +1622,12 @@ typedef struct dt_reducer_statistics {
   int64_t total_exposed_ns;       /**< all steps */
   double hidden_share;            /**< all steps: 1 - exposed / communication, in [0, 1] */
   int32_t rebuilt;                /**< 1 once the plan follows the arrival order */
-  int32_t reserved;               /**< zero */
+  int32_t tuned;                  /**< 1 once tune_steps has found bucket_cap_bytes */
   int64_t memory_bytes;           /**< of the buckets now, and of a shard's parameters */
   int64_t total_gather_ns;        /**< all steps, of a shard: that parameters were waited for, in
                                        dt_shard_gather() and wherever a piece is needed; on GPUs
                                        only until they were enqueued */
+  int64_t bucket_cap_bytes;       /**< of the plan in use */
 } dt_reducer_statistics;
 
 /** Sets struct_size and zeroes the rest. @param statistics may not be NULL. @thread any */
@@ -2008,8 +2014,9 @@ DT_API dt_status dt_reducer_clip_norm(dt_reducer* reducer, double max_norm, doub
                                       dt_stream stream, float* out_norm);
 
 /**
- * Re-plans the buckets by the order in which gradients arrived on rank 0 in the last step. For
- * callers of dt_reducer_grad(), between steps.
+ * Re-plans the buckets by the order in which gradients arrived on rank 0 in the last step, and by
+ * the next bucket size where tune_steps have ended with the one in use. For callers of
+ * dt_reducer_grad(), between steps.
  *
  * Collective. On GPUs it waits for the buckets' operations, under the deadline of operations; work
  * of the caller that uses the old memory must be done: synchronise its streams before.

@@ -925,6 +925,7 @@ struct ReducerOptions {
   bool find_unused = false;
   bool static_graph = false;
   bool divide_by_users = false;
+  int32_t tune_steps = 0;
   int64_t bucket_cap_bytes = 0;
   int64_t first_bucket_bytes = 0;
   dt_wire wire = DT_WIRE_SAME;
@@ -1076,6 +1077,7 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
     c_options.keep_plan = options.keep_plan ? 1 : 0;
     c_options.find_unused = options.find_unused ? 1 : 0;
     c_options.static_graph = options.static_graph ? 1 : 0;
+    c_options.tune_steps = options.tune_steps;
     c_options.divide_by_users = options.divide_by_users ? 1 : 0;
     c_options.wire = options.wire;
     c_options.predivide = options.predivide;

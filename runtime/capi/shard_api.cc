@@ -147,6 +147,11 @@ dt_status dt_shard_create(dt_comm* comm, const dt_param* params, int32_t count,
           "options->reducer->static_graph is 1; a shard learns nothing from its first step: say "
           "dt_param.uses, and find_unused for what some steps do not use");
     }
+    if (chosen.reducer.tune_steps != 0) {
+      return call.invalid(
+          "options->reducer->tune_steps is %d; where a shard's pieces lie does not change: 0",
+          chosen.reducer.tune_steps);
+    }
     if (chosen.reducer.wire_8bit) {
       return call.invalid(
           "options->reducer->wire is DT_WIRE_8BIT, which does not go with a shard; use "

@@ -156,8 +156,13 @@ Result<training::Reducer::Options> read_reducer_options(const Call& call, const 
     return call.invalid("%s->divide_by_users is %d; it must be 0 or 1", argument,
                         asked.divide_by_users);
   }
-  if (asked.reserved != 0)
-    return call.invalid("%s->reserved is %d, not 0", argument, asked.reserved);
+  if (asked.tune_steps != 0 && asked.tune_steps <= training::BucketTuner::kUntimed) {
+    return call.invalid("%s->tune_steps is %d; it must be 0, or at least %d", argument,
+                        asked.tune_steps, training::BucketTuner::kUntimed + 1);
+  }
+  if (asked.tune_steps != 0 && asked.keep_plan != 0) {
+    return call.invalid("%s has keep_plan and tune_steps; choose one", argument);
+  }
   if (asked.static_graph != 0 && asked.static_graph != 1) {
     return call.invalid("%s->static_graph is %d; it must be 0 or 1", argument, asked.static_graph);
   }
@@ -191,6 +196,7 @@ Result<training::Reducer::Options> read_reducer_options(const Call& call, const 
   chosen.rebuild = config.boolean("reducer.rebuild");
   chosen.check_steps = config.integer("reducer.check_steps");
   chosen.sum = asked.sum != 0;
+  chosen.tune_steps = asked.tune_steps;
   chosen.find_unused = asked.find_unused != 0;
   chosen.static_graph = asked.static_graph != 0;
   chosen.divide_by_users = asked.divide_by_users != 0;
@@ -477,6 +483,8 @@ dt_status dt_reducer_stats(dt_reducer* reducer, dt_reducer_statistics* out_stati
                                   : 1.0 - static_cast<double>(from.total_exposed_ns) /
                                               static_cast<double>(from.total_communication_ns);
         filled.rebuilt = from.rebuilt ? 1 : 0;
+        filled.tuned = from.tuned ? 1 : 0;
+        filled.bucket_cap_bytes = from.bucket_cap_bytes;
         filled.memory_bytes = from.memory_bytes;
         filled.total_gather_ns = from.total_gather_ns;
         memcpy(out_statistics, &filled, std::min<size_t>(filled.struct_size, sizeof filled));

@@ -71,6 +71,7 @@ Status Reducer::check_model() {
   rows.push_back(option_row("first_bucket_bytes", options_.first_bucket_bytes));
   rows.push_back(option_row("sum", options_.sum));
   rows.push_back(option_row("rebuild", options_.rebuild));
+  rows.push_back(option_row("tune_steps", options_.tune_steps));
   rows.push_back(option_row("find_unused", options_.find_unused));
   rows.push_back(option_row("static_graph", options_.static_graph));
   rows.push_back(option_row("divide_by_users", options_.divide_by_users));

@@ -53,6 +53,7 @@ Reducer::Reducer(std::shared_ptr<comm::Communicator> comm, std::vector<Param> pa
       slabs_(comm_),
       watched_(params_.size()),
       digester_(comm_) {
+  cap_bytes_ = options_.bucket_cap_bytes;
   for (size_t i = 0; i < params_.size(); ++i) {
     slots_[i].uses = params_[i].uses;
     if (params_[i].row_elements > 0) {
@@ -124,6 +125,7 @@ Result<std::unique_ptr<Reducer>> Reducer::create(std::shared_ptr<comm::Communica
     reducer->asked_to_rebuild_ = true;
   }
   DT_TRY(reducer->lay_out(order));
+  reducer->make_tuner();
   return reducer;
 }
 
@@ -428,6 +430,7 @@ Status Reducer::finish(cuda::Stream stream) {
   if (complete) last_arrivals_ = arrivals_;
   end_step();
   DT_TRY(rebuild_after_first_step());
+  DT_TRY(tune());
   return check_watched(stream);
 }
 

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "comm/communicator.h"
 #include "training/bucket_plan.h"
+#include "training/bucket_tuner.h"
 #include "training/device_step.h"
 #include "training/digester.h"
 #include "training/equality.h"
@@ -88,6 +89,7 @@ class Reducer {
     int64_t bucket_cap_bytes = 0;
     int64_t first_bucket_bytes = 0;
     bool rebuild = true;
+    int32_t tune_steps = 0;        ///< with each of some bucket caps; 0: they are not tuned
     bool find_unused = false;      ///< a parameter may have no gradient in a step
     bool static_graph = false;     ///< each step has the gradients of step 1; not of shards
     bool divide_by_users = false;  ///< an average is over the ranks that had a gradient
@@ -121,6 +123,8 @@ class Reducer {
     int64_t total_communication_ns = 0;
     int64_t total_exposed_ns = 0;
     bool rebuilt = false;
+    bool tuned = false;
+    int64_t bucket_cap_bytes = 0;
     int64_t memory_bytes = 0;
     int64_t total_gather_ns = 0;
   };
@@ -253,7 +257,7 @@ class Reducer {
   /// Collective.
   Status make_replicas();
   Status make_errors();
-  std::vector<ShardBucket> plan(const std::vector<int32_t>& order) const;
+  std::vector<ShardBucket> plan(const std::vector<int32_t>& order, int64_t cap_bytes) const;
   /// Collective.
   Status lay_out(const std::vector<int32_t>& order);
   void lay_out(int32_t bucket, char* memory);
@@ -388,6 +392,12 @@ class Reducer {
   void end_step();
   bool idle();
   Status rebuild_after_first_step();
+  void make_tuner();
+  /// At the end of a step. Collective, where the steps with a cap have ended.
+  Status tune();
+  /// Collective: the plan by that order, and where a cap has its result by the next one.
+  Result<bool> plan_anew(const std::vector<int32_t>& order);
+  bool may_not_move() const { return views_given_.load(std::memory_order_relaxed); }
   /// Collective, where a check is due.
   Status check_watched(cuda::Stream stream);
   Status first_difference(const std::vector<char>& tables, size_t length,
@@ -446,6 +456,8 @@ class Reducer {
   std::vector<int32_t> users_;
 
   bool asked_to_rebuild_ = false;  // the one automatic rebuild was decided
+  int64_t cap_bytes_ = 0;          // of the plan in use
+  std::optional<BucketTuner> tuner_;
 
   struct Watched {
     const void* data = nullptr;  // the caller's; null: not watched

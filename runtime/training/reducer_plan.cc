@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the gradients lie: the plan, its memory, and the change to the order of arrival.
 #include <algorithm>
+#include <cstdint>
 
 #include "training/reducer.h"
 
@@ -27,20 +28,22 @@ int64_t Reducer::own_bytes(const ShardBucket& bucket) const {
   return round_up((to - from) * dtype_bytes(bucket.dtype), kGradientAlignment);
 }
 
-std::vector<ShardBucket> Reducer::plan(const std::vector<int32_t>& order) const {
+std::vector<ShardBucket> Reducer::plan(const std::vector<int32_t>& order, int64_t cap_bytes) const {
   if (options_.by_units()) {
     std::vector<ShardParam> shard_params;
     for (const Param& param : params_) {
       shard_params.push_back({param.count, param.dtype, param.granule, param.unit});
     }
-    return plan_shards(shard_params, options_.bucket_cap_bytes, order,
-                       options_.scatter() ? within_->size() : 1);
+    return plan_shards(shard_params, cap_bytes, order, options_.scatter() ? within_->size() : 1);
   }
   std::vector<PlanParam> plan_params;
   for (const Param& param : params_) {
     plan_params.push_back({param.count, param.dtype, -1, param.row_elements > 0});
   }
-  const int64_t caps[] = {options_.first_bucket_bytes, options_.bucket_cap_bytes};
+  // A tuned cap may be less than that of the first bucket.
+  const int64_t first = options_.tune_steps > 0 ? std::min(options_.first_bucket_bytes, cap_bytes)
+                                                : options_.first_bucket_bytes;
+  const int64_t caps[] = {first, cap_bytes};
   std::vector<ShardBucket> buckets;
   for (auto& indices : plan_buckets(plan_params, caps, order).buckets) {
     if (params_[static_cast<size_t>(indices[0])].row_elements > 0)
@@ -61,7 +64,7 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
   std::vector<std::unique_ptr<Bucket>> buckets;
   std::vector<int64_t> starts;  // bytes from the start of the memory
   int64_t total = 0;
-  for (ShardBucket& planned : plan(order)) {
+  for (ShardBucket& planned : plan(order, cap_bytes_)) {
     auto bucket = std::make_unique<Bucket>();
     static_cast<ShardBucket&>(*bucket) = std::move(planned);
     bucket->bytes = data_bytes(*bucket);
@@ -101,7 +104,10 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
     lay_out(static_cast<int32_t>(b), static_cast<char*>(memory) + starts[b]);
   }
   count_memory(total - std::exchange(memory_bytes_, total));
-  statistics_.with([&](Statistics& s) { s.bucket_count = static_cast<int32_t>(buckets_.size()); });
+  statistics_.with([&](Statistics& s) {
+    s.bucket_count = static_cast<int32_t>(buckets_.size());
+    s.bucket_cap_bytes = cap_bytes_;
+  });
   end_step();
   return {};
 }
@@ -157,8 +163,7 @@ Status Reducer::rebuild_after_first_step() {
   }
   asked_to_rebuild_ = true;
   // Memory that was handed out never moves; if any rank handed some out, no rank rebuilds.
-  DT_TRY_VALUE(const bool may_move,
-               all_say(!views_given_.load(std::memory_order_relaxed), "rebuild?"));
+  DT_TRY_VALUE(const bool may_move, all_say(!may_not_move(), "rebuild?"));
   if (!may_move) return {};
   return rebuild().status();
 }
@@ -183,15 +188,64 @@ Result<bool> Reducer::rebuild() {
   }
   if (options_.by_units()) return false;  // where pieces lie is part of what their owners keep
   DT_TRY_VALUE(const std::vector<int32_t> order, agree_on_order());
-  // The broadcast order is the same on all ranks, and so is the plan that was in force: all ranks
-  // find the same answer.
-  const std::vector<ShardBucket> planned = plan(order);
+  DT_TRY_VALUE(const bool changed, plan_anew(order));
+  statistics_.with([](Statistics& s) { s.rebuilt = true; });
+  return changed;
+}
+
+/// The order is the same on all ranks, and so are the caps and the plan that was in force: all
+/// ranks find the same answer.
+Result<bool> Reducer::plan_anew(const std::vector<int32_t>& order) {
+  if (tuner_ && tuner_->has_result()) {
+    int64_t slowest_ns = tuner_->result_ns();
+    Collective agree;
+    agree.kind = Kind::kAllreduce;
+    agree.dtype = Dtype::kI64;
+    agree.op = ReduceOp::kMax;
+    agree.send = agree.recv = &slowest_ns;
+    agree.count = 1;
+    agree.name = "time of steps";
+    DT_TRY(comm_->run_on_host(agree));
+    cap_bytes_ = tuner_->take(slowest_ns);
+    if (!tuner_->tuning()) statistics_.with([](Statistics& s) { s.tuned = true; });
+  }
+  const std::vector<ShardBucket> planned = plan(order, cap_bytes_);
   const bool changed = !std::equal(
       planned.begin(), planned.end(), buckets_.begin(), buckets_.end(),
       [](const ShardBucket& now, const auto& before) { return now.params == before->params; });
   if (changed) DT_TRY(lay_out(order));
-  statistics_.with([](Statistics& s) { s.rebuilt = true; });
+  statistics_.with([&](Statistics& s) { s.bucket_cap_bytes = cap_bytes_; });
   return changed;
+}
+
+/// With the cap that was asked for and a quarter, a sixteenth and four times of it, where these
+/// give other numbers of buckets.
+void Reducer::make_tuner() {
+  if (options_.tune_steps == 0) return;
+  const int64_t asked = options_.bucket_cap_bytes;
+  std::vector<int64_t> caps = {asked};
+  std::vector<size_t> counts = {buckets_.size()};
+  for (const int64_t cap : {asked / 4, asked / 16, asked > INT64_MAX / 4 ? asked : asked * 4}) {
+    if (cap == 0) continue;
+    const size_t count = plan(order_, cap).size();
+    if (std::find(counts.begin(), counts.end(), count) != counts.end()) continue;
+    caps.push_back(cap);
+    counts.push_back(count);
+  }
+  tuner_.emplace(std::move(caps), options_.tune_steps);
+}
+
+/// On a GPU the time of a step's end is when its buckets are reduced there.
+Status Reducer::tune() {
+  if (!tuner_ || !tuner_->tuning() || tuner_->has_result()) return {};
+  if (device_ != nullptr && tuner_->wants_time() && last_work_ != nullptr) {
+    (void)last_backend().wait(*last_work_, Wait{Deadline::after_ms(kLastStepMs)});
+  }
+  tuner_->end_step(monotonic_ns());
+  if (!tuner_->has_result()) return {};
+  DT_TRY_VALUE(const bool may_move, all_say(!may_not_move(), "other buckets?"));
+  if (!may_move) return {};  // rebuild() goes on
+  return plan_anew(order_).status();
 }
 
 }  // namespace dt::training

@@ -54,6 +54,9 @@ static void check_options(const fixture* f, const dt_param* params) {
   gradients.row_elements = row_elements;
   REFUSES("row_elements", dt_shard_create(f->comm, params, 2, &options, &untouched));
   gradients.row_elements = NULL;
+  gradients.tune_steps = 3;
+  REFUSES("tune_steps", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  gradients.tune_steps = 0;
   gradients.static_graph = 1;
   REFUSES("static_graph", dt_shard_create(f->comm, params, 2, &options, &untouched));
   gradients.struct_size = 0;

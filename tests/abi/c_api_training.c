@@ -42,9 +42,12 @@ static void check_create(const fixture* f) {
   options.static_graph = 2;
   REFUSES("static_graph", dt_reducer_create(f->comm, params, 2, &options, &untouched));
   options.static_graph = 0;
-  options.reserved = 1;
-  REFUSES("reserved", dt_reducer_create(f->comm, params, 2, &options, &untouched));
-  options.reserved = 0;
+  options.tune_steps = 2;
+  REFUSES("at least 3", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  options.tune_steps = 3;
+  options.keep_plan = 1;
+  REFUSES("choose one", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  options.tune_steps = options.keep_plan = 0;
   options.find_unused = options.static_graph = 1;
   REFUSES("choose one", dt_reducer_create(f->comm, params, 2, &options, &untouched));
   options.find_unused = options.static_graph = 0;

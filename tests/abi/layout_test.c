@@ -131,7 +131,7 @@ DT_FIELD(dt_reducer_options, wire, 36, 4);
 DT_FIELD(dt_reducer_options, predivide, 40, 8);
 DT_FIELD(dt_reducer_options, order, 48, 8);
 DT_FIELD(dt_reducer_options, static_graph, 56, 4);
-DT_FIELD(dt_reducer_options, reserved, 60, 4);
+DT_FIELD(dt_reducer_options, tune_steps, 60, 4);
 DT_FIELD(dt_reducer_options, row_elements, 64, 8);
 
 DT_SIZE(dt_shard_options, 48);
@@ -256,7 +256,7 @@ DT_FIELD(dt_named_statistics, fused_bytes, 40, 8);
 DT_FIELD(dt_named_statistics, cache_hits, 48, 8);
 DT_FIELD(dt_named_statistics, stalls, 56, 8);
 
-DT_SIZE(dt_reducer_statistics, 96);
+DT_SIZE(dt_reducer_statistics, 104);
 DT_FIELD(dt_reducer_statistics, struct_size, 0, 4);
 DT_FIELD(dt_reducer_statistics, bucket_count, 4, 4);
 DT_FIELD(dt_reducer_statistics, steps, 8, 8);
@@ -268,9 +268,10 @@ DT_FIELD(dt_reducer_statistics, total_communication_ns, 48, 8);
 DT_FIELD(dt_reducer_statistics, total_exposed_ns, 56, 8);
 DT_FIELD(dt_reducer_statistics, hidden_share, 64, 8);
 DT_FIELD(dt_reducer_statistics, rebuilt, 72, 4);
-DT_FIELD(dt_reducer_statistics, reserved, 76, 4);
+DT_FIELD(dt_reducer_statistics, tuned, 76, 4);
 DT_FIELD(dt_reducer_statistics, memory_bytes, 80, 8);
 DT_FIELD(dt_reducer_statistics, total_gather_ns, 88, 8);
+DT_FIELD(dt_reducer_statistics, bucket_cap_bytes, 96, 8);
 
 DT_SIZE(dt_sampler_options, 72);
 DT_FIELD(dt_sampler_options, struct_size, 0, 4);

@@ -74,6 +74,7 @@ struct Model {
     options.find_unused = draws.one_in(2);
     options.static_graph = options.find_unused == 0 && draws.one_in(2);
     options.keep_plan = draws.one_in(4);
+    if (options.keep_plan == 0 && draws.one_in(3)) options.tune_steps = 3;
     options.divide_by_users = knows_users() && options.sum == 0 && draws.one_in(2);
     if (draws.one_in(3)) options.predivide = 4;
     options.wire = static_cast<dt_wire>(draws.below(3));
@@ -92,6 +93,7 @@ struct Model {
       params.push_back({draws.below(700), nullptr, dtype, uses});
     }
     stage = options.static_graph != 0 ? -1 : draws.below(5) - 1;
+    if (stage >= 0) options.tune_steps = 0;
     const bool whole_rows = draws.one_in(2);
     for (size_t p = 0; p < params.size(); ++p) {
       units.push_back(static_cast<int32_t>(p / 3));

@@ -25,8 +25,8 @@ def setup(folder, *arguments):
     environment = {name: value for name, value in os.environ.items() if name not in ("CC", "CXX")}
     # No installed dt is taken instead.
     environment["PKG_CONFIG_PATH"] = ""
-    return subprocess.run([sys.argv[1], "setup", "build", *arguments], cwd=folder, env=environment, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, check=False, timeout=200)
+    return subprocess.run([sys.argv[1], "setup", "build", *arguments], cwd=folder, env=environment, check=False,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200)
 
 
 class Configure(unittest.TestCase):
@@ -50,8 +50,8 @@ class Configure(unittest.TestCase):
     def test_own_folder_is_no_prefix(self):
         result = setup(self.folder, ROOT, "--prefix", ROOT)
         self.assertNotEqual(result.returncode, 0)
-        self.assertIn(f"the prefix {ROOT} is the folder of dt's sources, whose headers an installation would overwrite; "
-                      "choose another one, such as --prefix $HOME/.local", result.stdout)
+        self.assertIn(f"the prefix {ROOT} is the folder of dt's sources, whose headers an installation would "
+                      "overwrite; choose another one, such as --prefix $HOME/.local", result.stdout)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,10 @@ namespace Dt
         /// <summary>Each step has the gradients of step 1, each of them in as many parts: those and the
         /// parameters that a rank never uses are learned there.</summary>
         public bool StaticGraph { get; set; }
+        /// <summary>More than 2: BucketCapBytes is tuned: a quarter, a sixteenth and four times of it are used
+        /// for so many steps each, and the fastest stays. With Grad each change waits for Rebuild. 0: it is
+        /// not.</summary>
+        public int TuneSteps { get; set; }
         /// <summary>An average is over the ranks that had a gradient; with FindUnused or StaticGraph.</summary>
         public bool DivideByUsers { get; set; }
         /// <summary>What gradients of F32 travel as.</summary>
@@ -90,10 +94,14 @@ namespace Dt
         public long TotalExposedNs { get; }
         /// <summary>Whether the plan follows the arrival order.</summary>
         public bool Rebuilt { get; }
+        /// <summary>Whether TuneSteps have found BucketCapBytes.</summary>
+        public bool Tuned { get; }
         /// <summary>Of the buckets now, and of a shard's parameters.</summary>
         public long MemoryBytes { get; }
         /// <summary>Of a shard: that parameters were waited for.</summary>
         public long TotalGatherNs { get; }
+        /// <summary>Of the plan in use.</summary>
+        public long BucketCapBytes { get; }
         /// <summary>Of all steps: 1 - exposed / communication, in [0, 1].</summary>
         public double HiddenShare { get; }
 
@@ -108,8 +116,10 @@ namespace Dt
             TotalCommunicationNs = packed.Number();
             TotalExposedNs = packed.Number();
             Rebuilt = packed.Number() != 0;
+            Tuned = packed.Number() != 0;
             MemoryBytes = packed.Number();
             TotalGatherNs = packed.Number();
+            BucketCapBytes = packed.Number();
             HiddenShare = BitConverter.Int64BitsToDouble(packed.Number());
         }
     }
@@ -167,6 +177,7 @@ namespace Dt
             packer.AddNumber((int)options.Wire);
             packer.AddNumber(options.Predivide);
             packer.AddNumber(options.StaticGraph ? 1 : 0);
+            packer.AddNumber(options.TuneSteps);
             int[] order = options.Order ?? new int[0];
             packer.AddNumber(order.Length);
             foreach (int each in order) packer.AddNumber(each);

@@ -23,6 +23,7 @@ class DistributedDataParallel(torch.nn.Module):
     broadcast_buffers: also make buffers (of batch norm, say) rank 0's before each forward pass
     bucket_cap_bytes, first_bucket_bytes: of the reducer; 0: as the config says
     wire: what gradients of float32 travel as
+    tune_steps: more than 2: the size of buckets is tuned, with so many steps for each of four; 0: it is not
 
     After loss.backward() every parameter has the mean gradient. Over host memory parameter.grad lies in
     dt's buckets from then on: with optimizer.zero_grad(set_to_none=False) nothing is copied.
@@ -52,7 +53,7 @@ class DistributedDataParallel(torch.nn.Module):
     def __init__(self, module: torch.nn.Module, comm: Comm, *, broadcast_buffers: bool = True,
                  bucket_cap_bytes: int = 0, first_bucket_bytes: int = 0,
                  find_unused_parameters: bool = False, static_graph: bool = False,
-                 wire: Wire = Wire.SAME) -> None:
+                 wire: Wire = Wire.SAME, tune_steps: int = 0) -> None:
         super().__init__()
         self.module = module
         self._comm = comm
@@ -61,6 +62,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._in_step = False
         self._find_unused = find_unused_parameters
         self._static = static_graph
+        self._tuning = tune_steps > 0
         self._never_used: Optional[Set[int]] = None  # on this rank, in a static graph; None: not known yet
         self._used: Set[int] = set()  # in this step
         named: List[Tuple[str, torch.nn.Parameter]] = [
@@ -90,7 +92,9 @@ class DistributedDataParallel(torch.nn.Module):
         self._reducer = self._make_reducer(params, ReducerOptions(
             bucket_cap_bytes=bucket_cap_bytes, first_bucket_bytes=first_bucket_bytes,
             find_unused=find_unused_parameters, static_graph=static_graph, wire=wire,
-            row_elements=row_elements))
+            tune_steps=tune_steps, row_elements=row_elements))
+        if not self._tuning:
+            self._make_views()
         self._accumulators: List[Any] = []  # a hook lives as long as its node
         hooks = [self._hook(index, parameter) for index, parameter in enumerate(self._trained)]
         hooks += self._module_hooks()
@@ -98,11 +102,12 @@ class DistributedDataParallel(torch.nn.Module):
         self._detach.atexit = False
 
     def _make_reducer(self, params: List[Param], options: ReducerOptions) -> Reducer:
-        reducer = Reducer(self._comm, params, options)
+        return Reducer(self._comm, params, options)
+
+    def _make_views(self) -> None:
         for index, parameter in enumerate(self._trained):
             if not self._comm.on_gpu and parameter.numel() > 0 and index not in self._by_rows:
-                self._views[index] = torch.from_dlpack(reducer.grad(index)).view(parameter.shape)
-        return reducer
+                self._views[index] = torch.from_dlpack(self._reducer.grad(index)).view(parameter.shape)
 
     def _module_hooks(self) -> List[Any]:
         return []
@@ -214,6 +219,9 @@ class DistributedDataParallel(torch.nn.Module):
             missing = self._never_used  # finish() names others
         unused = self._tell_unused(missing) if self._find_unused or self._static else []
         self._reducer.finish(stream=stream_of(self._device))
+        if self._tuning and self._reducer.statistics().tuned:  # buckets stay where they are from now on
+            self._tuning = False
+            self._make_views()
         if self._static:
             self._never_used = missing
         for index, gradient in unused:

@@ -53,6 +53,9 @@ class ReducerOptions:
     wire: Wire = Wire.SAME
     order: Sequence[int] = ()  # Reducer.order() of an earlier run: the plan is made by it, and stays
     predivide: float = 0.0  # divides gradients before they are summed; 0: averaged as allreduce does
+    # > 2: bucket_cap_bytes is tuned: a quarter, a sixteenth and four times of it are used for so many steps each,
+    # and the fastest stays. After grad() each change waits for rebuild().
+    tune_steps: int = 0
     static_graph: bool = False  # each step has the gradients of step 1, in as many parts, and no others
     row_elements: Sequence[int] = ()  # of each parameter: > 0: its gradient comes by Reducer.ready_rows()
 
@@ -70,8 +73,10 @@ class ReducerStatistics:
     total_communication_ns: int
     total_exposed_ns: int
     rebuilt: bool  # whether the plan follows the arrival order
+    tuned: bool  # whether tune_steps have found bucket_cap_bytes
     memory_bytes: int  # of the buckets now, and of a shard's parameters
     total_gather_ns: int  # of a shard: that parameters were waited for
+    bucket_cap_bytes: int  # of the plan in use
     hidden_share: float  # all steps: 1 - exposed / communication
 
 
@@ -102,7 +107,7 @@ def pack_model(what: str, params: Sequence[Param], options: Optional[ReducerOpti
                         chosen.bucket_cap_bytes, chosen.first_bucket_bytes,
                         bool(chosen.divide_by_users), int(chosen.wire),
                         struct.unpack("q", struct.pack("d", chosen.predivide))[0],
-                        bool(chosen.static_graph), len(chosen.order), *map(int, chosen.order),
+                        bool(chosen.static_graph), int(chosen.tune_steps), len(chosen.order), *map(int, chosen.order),
                         len(chosen.row_elements), *map(int, chosen.row_elements)]
     for each in params:
         parts += [int(each.count), int(each.dtype), int(each.uses), each.name or ""]
@@ -415,8 +420,8 @@ class Reducer:
         return ReducerStatistics(
             bucket_count=number(), steps=number(), bytes=number(), communication_ns=number(),
             exposed_ns=number(), total_bytes=number(), total_communication_ns=number(),
-            total_exposed_ns=number(), rebuilt=number() != 0, memory_bytes=number(),
-            total_gather_ns=number(), hidden_share=packed.real())
+            total_exposed_ns=number(), rebuilt=number() != 0, tuned=number() != 0, memory_bytes=number(),
+            total_gather_ns=number(), bucket_cap_bytes=number(), hidden_share=packed.real())
 
     def close(self) -> None:
         """Drops the handle. Memory that grad() gave stays until nobody uses it any more."""

@@ -86,6 +86,9 @@ class ShardedDataParallel(DistributedDataParallel):
                               "wrapper; give a new module, and load it with what gathered() of that wrapper has")
         super().__init__(module, comm, **options)
 
+    def _make_views(self) -> None:
+        """None: a shard's buckets give their memory away."""
+
     def _make_reducer(self, params: List[Param], options: ReducerOptions) -> Reducer:
         if any(options.row_elements) or options.static_graph:
             raise invalid("ShardedDataParallel: static_graph, and Embedding with sparse=True, are for "

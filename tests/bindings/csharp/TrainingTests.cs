@@ -203,6 +203,16 @@ static class TrainingTests
             Suite.Equal("0,1", string.Join(",", reducer.Order), "the order");
         Suite.Throws<DtInvalidArgumentException>(
             () => new Reducer(each.world, parameters, new ReducerOptions { Predivide = -1 }), "predivide");
+        options = new ReducerOptions { BucketCapBytes = 1024, FirstBucketBytes = 1024, TuneSteps = 3 };
+        using (Reducer reducer = new Reducer(each.world, new[] { new Param(256), new Param(256) }, options))
+        {
+            while (!reducer.Statistics.Tuned)
+            {
+                for (int p = 0; p < 2; ++p) reducer.Ready(p, new float[256]);
+                reducer.Finish();
+            }
+            Suite.Equal(0L, 4096 % reducer.Statistics.BucketCapBytes, "the size that was found");
+        }
     }
 
     static void Compressed(Ranks each)

@@ -456,6 +456,22 @@ class Reducers(unittest.TestCase):
                     reducer.power_sgd([8, 0], rank=65)
         run_ranks(2, body)
 
+    def test_tuned_buckets(self):
+        def body(_, comm):
+            options = dt.ReducerOptions(bucket_cap_bytes=1024, first_bucket_bytes=1024, tune_steps=3)
+            with dt.Reducer(comm, [dt.Param(128)] * 8, options) as reducer:
+                self.assertEqual(reducer.statistics().bucket_cap_bytes, 1024)
+                while not reducer.statistics().tuned:
+                    for index in range(8):
+                        reducer.ready(index, array.array("f", [index] * 128))
+                    reducer.finish()
+                found = reducer.statistics()
+                self.assertIn((found.steps, found.bucket_cap_bytes),
+                              [(steps, cap) for steps in (6, 9) for cap in (256, 1024, 4096)])
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "tune_steps is 1; it must be 0, or at least 3"):
+                dt.Reducer(comm, [dt.Param(1)], dt.ReducerOptions(tune_steps=1))
+        run_ranks(2, body)
+
     def test_errors_of_8_bits_saved_and_loaded(self):
         def body(_, comm):
             def step(reducer):

@@ -1,14 +1,198 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch_ddp_bench.py: the time of a training step of dt.torch.DistributedDataParallel beside that of
-PyTorch's own with gloo, on 2 ranks, in rounds by turns: median [least .. most]."""
+"""torch_ddp_bench.py [--models NAME...] [--rounds N] [--losses STEPS] [--ranks N]
 
+dt.torch.DistributedDataParallel beside PyTorch's own with gloo: the same model, data and first values. Starts its
+ranks by itself. For each model and way a line of a Markdown table: the time of a step in ms, median [least .. most]
+of rounds by turns, and of the ratios within a round; and over --losses steps the largest difference of a loss on any
+rank. That may be 1e-5 where all numbers travel whole. With 16 bits and PowerSGD both round, each in its own way: then
+the means of the last 20 losses stand there, theirs first."""
+
+import argparse
 import os
+import statistics
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(__file__))
 
+import dt  # noqa: E402
+import dt.torch  # noqa: E402
+import torch  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook  # noqa: E402
+from torch_ranks import main as with_both  # noqa: E402
+from torch_ranks import make_model  # noqa: E402
+
+CLASSES = 10
+WARM_UP = 5  # PowerSGD begins in the third step
+LAST = 20
+DDP = torch.nn.parallel.DistributedDataParallel
+
+
+def layers(*sizes):
+    """Fully connected, with ReLU between."""
+    parts = []
+    for wide, narrow in zip(sizes, sizes[1:]):
+        parts += [torch.nn.Linear(wide, narrow), torch.nn.ReLU()]
+    return torch.nn.Sequential(*parts[:-1])
+
+
+def fashion():
+    """The network of examples/fashion_mnist."""
+    nn = torch.nn
+    return nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+                         nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+                         nn.Flatten(), nn.Linear(1568, 128), nn.ReLU(), nn.Linear(128, CLASSES))
+
+
+# By name: the model, the shape of a sample, and how many a rank has in a step.
+MODELS = {
+    "7 k": (lambda: make_model(0, 64), (32,), 48),
+    "0.3 M": (lambda: make_model(0, 512), (32,), 48),
+    "1.1 M": (lambda: make_model(0, 1024), (32,), 48),
+    "fashion": (fashion, (1, 28, 28), 32),
+    "20 M": (lambda: layers(1536, 2048, 4096, 2048, CLASSES), (1536,), 16)}
+
+
+class Branches(torch.nn.Module):
+    """A model with two last layers, of which each step uses another one; so do neighbouring ranks."""
+
+    def __init__(self, model, rank):
+        super().__init__()
+        self.model = model
+        self.ends = torch.nn.ModuleList(torch.nn.Linear(CLASSES, CLASSES) for _ in range(2))
+        self.turn = rank
+
+    def forward(self, inputs):
+        self.turn += 1
+        return self.ends[self.turn % 2](self.model(inputs))
+
+
+class Way:
+    """Wraps a model for both libraries. batches: before each step of the optimizer."""
+
+    def __init__(self, name, batches=1, equal=True, unused=False, wire=dt.Wire.SAME, hook=None, rank=0):
+        self.name, self.batches, self.equal = name, batches, equal
+        self.unused, self.wire, self.hook, self.rank = unused, wire, hook, rank
+
+    def both(self, make, comm):
+        def model():
+            torch.manual_seed(7)
+            made = make()
+            return Branches(made, comm.rank) if self.unused else made
+
+        theirs = DDP(model(), find_unused_parameters=self.unused)
+        ours = dt.torch.DistributedDataParallel(model(), comm, find_unused_parameters=self.unused, wire=self.wire)
+        if self.rank > 0:
+            state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=self.rank, start_powerSGD_iter=2)
+            theirs.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+            ours.power_sgd(rank=self.rank, start_step=2)
+        elif self.hook is not None:
+            theirs.register_comm_hook(None, self.hook)
+        return Trained(theirs, self.batches), Trained(ours, self.batches)
+
+
+class Trained:
+    """A wrapped model with its optimizer."""
+
+    def __init__(self, model, batches):
+        self.model, self.batches = model, batches
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step(self, inputs, labels):
+        self.optimizer.zero_grad(set_to_none=False)
+        for _ in range(self.batches - 1):
+            with self.model.no_sync():
+                self._backward(inputs, labels)
+        loss = self._backward(inputs, labels)
+        self.optimizer.step()
+        return loss
+
+    def _backward(self, inputs, labels):
+        loss = torch.nn.functional.cross_entropy(self.model(inputs), labels) / self.batches
+        loss.backward()
+        return self.batches * loss.item()
+
+
+def ways():
+    try:
+        torch.distributed.all_reduce(torch.zeros(1, dtype=torch.bfloat16))
+        narrow = Way("bf16", equal=False, wire=dt.Wire.BF16, hook=default_hooks.bf16_compress_hook)
+    except RuntimeError:  # gloo of PyTorch 1.13 has none
+        narrow = Way("f16", equal=False, wire=dt.Wire.F16, hook=default_hooks.fp16_compress_hook)
+    return [Way("plain"), Way("4 batches a step", batches=4), Way("unused parameters", unused=True), narrow,
+            Way("PowerSGD, rank 4", equal=False, rank=4)]
+
+
+def batch_of(generator, shape, count):
+    return (torch.randn(count, *shape, generator=generator),
+            torch.randint(0, CLASSES, (count,), generator=generator))
+
+
+def losses(way, make, shape, count, comm, steps):
+    """What both had, as text; an AssertionError where they must be equal and are not."""
+    both = way.both(make, comm)
+    generator = torch.Generator().manual_seed(100 + comm.rank)
+    curves = [], []
+    for _ in range(steps):
+        batch = batch_of(generator, shape, count)
+        for each, curve in zip(both, curves):
+            curve.append(each.step(*batch))
+    both[1].model.close()
+    worst = max(comm.allgather_objects(max(abs(a - b) for a, b in zip(*curves))))
+    if way.equal:
+        assert worst <= 1e-5, f"{way.name}: the losses differ by {worst:.1e}"
+        return f"{worst:.0e}"
+    return " and ".join(f"{statistics.mean(curve[-LAST:]):.4f}" for curve in curves)
+
+
+def times(way, make, shape, count, comm, rounds):
+    """Of both, in ms, one of each in a round."""
+    both = way.both(make, comm)
+    batch = batch_of(torch.Generator().manual_seed(comm.rank), shape, count)
+    for each in both:
+        for _ in range(WARM_UP):
+            each.step(*batch)
+    taken = [], []
+    for turn in range(rounds):
+        for which in ((0, 1), (1, 0))[turn % 2]:
+            comm.barrier()
+            begin = time.perf_counter()
+            both[which].step(*batch)
+            taken[which].append((time.perf_counter() - begin) * 1e3)
+    both[1].model.close()
+    return taken
+
+
+def spread(values):
+    if not values:
+        return ""
+    return f"{statistics.median(values):.2f} [{min(values):.2f} .. {max(values):.2f}]"
+
+
+def bench(comm, options):
+    say = print if comm.rank == 0 else lambda *_, **__: None
+    say(f"PyTorch {torch.__version__}, {comm.size} ranks, {options.rounds} rounds, losses of {options.losses} steps\n")
+    say("| parameters | way | gloo, ms | dt, ms | dt / gloo | losses |\n| --- | --- | --- | --- | --- | --- |")
+    for name in options.models:
+        make, shape, count = MODELS[name]
+        parameters = sum(each.numel() for each in make().parameters())
+        for way in ways():
+            loss = losses(way, make, shape, count, comm, options.losses) if options.losses else ""
+            taken = times(way, make, shape, count, comm, options.rounds)
+            ratios = [ours / theirs for theirs, ours in zip(*taken)]
+            cells = [f"{parameters:,}", way.name, *(spread(each) for each in (*taken, ratios)), loss]
+            say(f"| {' | '.join(cells)} |", flush=True)
+
+
 if __name__ == "__main__":
-    program = os.path.join(os.path.dirname(__file__), "torch_ranks.py")
-    sys.exit(subprocess.run([os.environ["DT_COMMAND"], "run", "-n", "2", sys.executable, "-I", program,
-                             "bench"], timeout=300, check=False).returncode)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--losses", type=int, default=200)
+    parser.add_argument("--ranks", default="2")
+    arguments = parser.parse_args()
+    if "DT_RANK" not in os.environ:
+        sys.exit(subprocess.run([os.environ.get("DT_COMMAND", "dt"), "run", "-n", arguments.ranks, sys.executable, "-I",
+                                 *sys.argv], timeout=3600, check=False).returncode)
+    with_both(lambda comm: bench(comm, arguments))

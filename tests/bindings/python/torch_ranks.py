@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rank that trains one model under PyTorch's own DistributedDataParallel (gloo) and under dt's.
 
-As a program: torch_ranks.py check | bench, started on 2 ranks by `dt run`."""
+As a program: checks that on 2 ranks, started by `dt run`."""
 
 import copy
 import gc
 import os
 import pickle
-import statistics
-import sys
-import time
 import weakref
 
 import dt
@@ -18,8 +15,6 @@ import torch
 import torch.distributed
 
 STEPS = 20
-ROUNDS = 41  # of the benchmark, by turns; short ones, so that what else runs on the machine hits few
-STEPS_PER_ROUND = 2
 
 
 def make_model(seed, width=64):
@@ -101,6 +96,7 @@ def check(comm):
     check_reductions(comm)
     check_equality(comm)
     check_sync_batch_norm(comm)
+    check_tuned(comm)
     check_compiled(comm)
 
     frozen = make_model(1)
@@ -234,6 +230,21 @@ def check_reductions(comm):
     found = torch.cat([parameter.grad.flatten() for parameter in plain.module.parameters()])
     assert torch.allclose(found, mean / norm, atol=1e-5)
     for each in (plain, narrow, compressed, hooked):
+        each.close()
+
+
+def check_tuned(comm):
+    """Sizes of buckets are tried while the model trains, and no result depends on them."""
+    plain, tuned = (dt.torch.DistributedDataParallel(make_model(2), comm, bucket_cap_bytes=4096, **options)
+                    for options in ({}, {"tune_steps": 3}))
+    models = Trained(plain), Trained(tuned)
+    generator = torch.Generator().manual_seed(comm.rank)
+    for _ in range(14):
+        batch = batch_of(generator)
+        a, b = (each.step(*batch) for each in models)
+        assert a == b, (a, b)
+    assert tuned.statistics().tuned and not plain.statistics().tuned
+    for each in (plain, tuned):
         each.close()
 
 
@@ -405,33 +416,6 @@ def check_compiled(comm):
         assert any(torch._dynamo.utils.counters["stats"].values()), "nothing was compiled"
 
 
-def bench(comm):
-    widths = (64, 512, 1024)
-    for width in widths:
-        both = two_ways(comm, width)
-        count = sum(p.numel() for p in both[0].model.parameters())
-        generator = torch.Generator().manual_seed(comm.rank)
-        inputs, labels = batch_of(generator)
-        for trained in both:
-            for _ in range(3):
-                trained.step(inputs, labels)
-        times = ([], [])
-        for turn in range(ROUNDS):
-            for which in ((0, 1), (1, 0))[turn % 2]:
-                comm.barrier()
-                begin = time.perf_counter()
-                for _ in range(STEPS_PER_ROUND):
-                    both[which].step(inputs, labels)
-                times[which].append((time.perf_counter() - begin) / STEPS_PER_ROUND * 1e3)
-        if comm.rank == 0:
-            theirs, ours = (statistics.median(each) for each in times)
-            ratios = sorted(b / a for a, b in zip(*times))
-            print(f"{count:8d} parameters  gloo {theirs:7.3f} ms/step [{min(times[0]):.3f} .. "
-                  f"{max(times[0]):.3f}]  dt {ours:7.3f} ms/step [{min(times[1]):.3f} .. "
-                  f"{max(times[1]):.3f}]  dt/gloo {statistics.median(ratios):.2f} "
-                  f"[{ratios[0]:.2f} .. {ratios[-1]:.2f}]", flush=True)
-
-
 def main(run):
     torch.set_num_threads(1)
     with dt.Job() as job:
@@ -452,4 +436,4 @@ def main(run):
 
 
 if __name__ == "__main__":
-    main(check if sys.argv[1] == "check" else bench)
+    main(check)

@@ -251,6 +251,22 @@ TEST_CASE("reducer on GPUs: buckets are rebuilt by the arrival order of rank 0")
   }
 }
 
+TEST_CASE("reducer on GPUs: the size of buckets is tuned") {
+  for (const char* backend : {"nccl", "staged"}) {
+    run_on_gpus({backend, 2}, [](GpuRank& rank) {
+      training::Reducer::Options options = small_buckets();
+      options.tune_steps = 3;
+      Trainer trainer(&rank, floats(16), options);
+      const int32_t buckets = trainer.reducer().statistics().bucket_count;
+      const cuda::Stream stream = rank.new_stream();
+      for (int64_t step = 0; step < 3; ++step) trainer.step(step, {stream});
+      rank.expect(trainer.reducer().statistics().bucket_count != buckets, "another size");
+      for (int64_t step = 3; step < 12; ++step) trainer.step(step, {stream});
+      rank.expect(trainer.reducer().statistics().tuned, "it was found");
+    });
+  }
+}
+
 TEST_CASE("reducer on GPUs: statistics follow the GPU, and leave out what overtook it") {
   run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
     constexpr int64_t kAhead = 2;

@@ -12,6 +12,7 @@ public final class ReducerOptions implements Cloneable {
   private boolean keepPlan;
   private boolean findUnused;
   private boolean staticGraph;
+  private int tuneSteps;
   private boolean divideByUsers;
   private long bucketCapBytes;
   private long firstBucketBytes;
@@ -40,7 +41,8 @@ public final class ReducerOptions implements Cloneable {
   void pack(Packing packing) {
     packing.add(sum ? 1 : 0).add(keepPlan ? 1 : 0).add(findUnused ? 1 : 0);
     packing.add(bucketCapBytes).add(firstBucketBytes).add(divideByUsers ? 1 : 0);
-    packing.add(wire.ordinal()).add(predivide).add(staticGraph ? 1 : 0).add(order.length);
+    packing.add(wire.ordinal()).add(predivide).add(staticGraph ? 1 : 0).add(tuneSteps);
+    packing.add(order.length);
     for (int each : order) packing.add(each);
     packing.add(rowElements.length);
     for (long each : rowElements) packing.add(each);
@@ -59,6 +61,18 @@ public final class ReducerOptions implements Cloneable {
           options.bucketCapBytes = cap;
           options.firstBucketBytes = first;
         });
+  }
+
+  /**
+   * With a tuned cap: a quarter, a sixteenth and four times of the one asked for are used for so many
+   * steps each, and the fastest stays. After {@link Reducer#gradient} each change waits for {@link
+   * Reducer#rebuild}.
+   *
+   * @param steps with each cap, more than 2; 0: it is not tuned
+   * @return a changed copy
+   */
+  public ReducerOptions withTuneSteps(int steps) {
+    return with(options -> options.tuneSteps = steps);
   }
 
   /**

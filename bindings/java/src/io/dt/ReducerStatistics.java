@@ -15,21 +15,23 @@ import java.nio.ByteBuffer;
  * @param totalCommunicationNs of all steps
  * @param totalExposedNs of all steps
  * @param rebuilt whether the plan follows the arrival order
+ * @param tuned whether bucketCapBytes has been found by {@link ReducerOptions#withTuneSteps}
  * @param memoryBytes of the buckets now, and of a shard's parameters
  * @param totalGatherNs of a shard: that parameters were waited for
+ * @param bucketCapBytes of the plan in use
  * @param hiddenShare of all steps: 1 - exposed / communication, in [0, 1]
  */
 public record ReducerStatistics(
     int bucketCount, long steps, long bytes, long communicationNs, long exposedNs,
     long totalBytes, long totalCommunicationNs, long totalExposedNs, boolean rebuilt,
-    long memoryBytes, long totalGatherNs, double hiddenShare) {
+    boolean tuned, long memoryBytes, long totalGatherNs, long bucketCapBytes, double hiddenShare) {
 
   static ReducerStatistics unpack(byte[] bytes) {
     ByteBuffer packed = Packing.read(bytes);
     return new ReducerStatistics(
         (int) packed.getLong(), packed.getLong(), packed.getLong(), packed.getLong(),
         packed.getLong(), packed.getLong(), packed.getLong(), packed.getLong(),
-        packed.getLong() != 0, packed.getLong(), packed.getLong(),
-        Double.longBitsToDouble(packed.getLong()));
+        packed.getLong() != 0, packed.getLong() != 0, packed.getLong(), packed.getLong(),
+        packed.getLong(), Double.longBitsToDouble(packed.getLong()));
   }
 }

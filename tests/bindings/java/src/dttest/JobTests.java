@@ -372,6 +372,14 @@ final class JobTests {
       that(statistics.hiddenShare() >= 0 && statistics.hiddenShare() <= 1, "a share");
       that(reducer.bucket(0) >= 0 && reducer.bucket(0) < statistics.bucketCount(), "a bucket");
     }
+    try (Reducer tuned = new Reducer(world, params, options.withTuneSteps(3))) {
+      while (!tuned.statistics().tuned()) {
+        for (int i = 0; i < counts.length; i++) tuned.ready(i, Tensor.of(floats(counts[i])));
+        tuned.finish();
+      }
+      that(tuned.statistics().steps() <= 12, "four sizes at most");
+      that(2048 * 4 % tuned.statistics().bucketCapBytes() == 0, "the size that was found");
+    }
     try (Reducer sums =
         new Reducer(world, params.subList(2, 3), options.withSum().withKeptPlan())) {
       FloatBuffer gradient = floats(7).put(6, 2);
