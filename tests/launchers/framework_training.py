@@ -4,6 +4,7 @@ backend of torch.distributed. Prints the losses of its own batches, as JSON. In 
 
 import json
 import os
+import pathlib
 import signal
 import sys
 
@@ -177,7 +178,16 @@ def deepspeed(stage):
     return plain(net, None, dist.get_rank(), dist.get_world_size(), net.backward, net.step)
 
 
-WAYS = {"ddp": ddp, "fsdp2": fsdp2, "accelerate": accelerate, "trainer": trainer, "lightning": lightning,
+def elastic():
+    """examples/elastic_ddp_python. With DIE_AT the rank that comes after rank 1 dies, too."""
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples/elastic_ddp_python"))
+    import train
+
+    dist.init_process_group(BACKEND)
+    return train.train(die)
+
+
+WAYS = {"ddp": ddp, "fsdp2": fsdp2, "accelerate": accelerate, "trainer": trainer, "lightning": lightning, "elastic": elastic,
         **{f"deepspeed{stage}": lambda stage=stage: deepspeed(stage) for stage in range(4)}}
 
 if __name__ == "__main__":

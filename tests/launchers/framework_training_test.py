@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from framework_test import Frameworks, has  # reads VENV
+from framework_test import PYTHON, Frameworks, has  # reads VENV
 from free_ports import free_ports
 from started import Launches, error_of, expect, places, run_cases
 
@@ -19,7 +19,8 @@ RANKS = 2
 LIMIT_S = 300  # the first one compiles the backend
 CLOSE = 1e-5
 # Below that the framework's own launcher starts the ranks, else torchrun.
-OWN = {"lightning": ["bin/python3", "-I"]}
+OWN = {"lightning": ["bin/python3", "-I"],
+       "elastic": ["bin/dt", "run", "-n", "3", "--on-failure", "continue", "--no-prefix", PYTHON]}
 NEEDS = {"trainer": "transformers"}
 
 
@@ -49,6 +50,17 @@ def check_losses(frameworks, folder, framework):
           f"largest difference to gloo {worst:.0e}")
 
 
+def check_elastic(frameworks, folder):
+    """Of three ranks one is left, which has all its steps."""
+    code, out, err = run(frameworks, folder, "elastic", "dt", "5")
+    expect(code == 0, f"exit code {code}\n{out}{err}")
+    (left,) = places(out)
+    found = left["losses"]
+    expect(len(found) == 40 and found[-1] < 0.6 * found[0], f"the losses are {found}")
+    for text in ("step 5: rank 1 (", "step 5: rank 0 of 2 goes on", "step 5: rank 0 of 1 goes on"):
+        expect(text in out, f"{text} is missing\n{out}{err}")
+
+
 def check_killed(frameworks, folder, framework):
     said = error_of(run(frameworks, folder, framework, "dt", "5"))
     expect("rank 1 (" in said and "is gone" in said, f"rank 1 is not named\n{said}")
@@ -59,11 +71,14 @@ def main():
         print(f"{VENV} has no torch or no dt")
         return 1
     wanted = sys.argv[2:] or ["ddp", "fsdp2", "accelerate", "trainer", "lightning",
-                              *(f"deepspeed{stage}" for stage in range(4))]
+                              *(f"deepspeed{stage}" for stage in range(4)), "elastic"]
     with tempfile.TemporaryDirectory() as folder, Launches() as launches:
         frameworks = Frameworks(launches, folder)
         cases = []
         for framework in wanted:
+            if framework == "elastic":
+                cases.append((framework, lambda: check_elastic(frameworks, folder)))
+                continue
             module = NEEDS.get(framework, framework.rstrip("0123"))
             if framework not in ("ddp", "fsdp2") and not has(module):
                 print(f"{module}: not run: it is not in {VENV}")

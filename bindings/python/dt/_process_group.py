@@ -24,7 +24,7 @@ import torch.distributed
 
 from ._comm import Comm
 from ._config import Config
-from ._errors import Error, invalid
+from ._errors import Error, PeerLostError, invalid
 from ._job import Job
 from ._store import StoreServer
 
@@ -36,20 +36,32 @@ _LEAVING_S = 5.0  # for the others, when Python ends
 class Membership:
     """This process in a job of dt, which may carry several process groups."""
 
-    def __init__(self, job: Job, server: Optional[StoreServer]) -> None:
+    def __init__(self, job: Job, server: Optional[StoreServer], world: Optional[Comm] = None,
+                 job_ranks: Optional[List[int]] = None) -> None:
+        """world: those of the job's ranks that are left, and which they are; None: all."""
         self.job = job
         self.server = server
         self.ended = False
         self.messages: Any = None  # of the extension; None: there is only this rank
         self.gpu: Optional[Membership] = None  # the same ranks' job over their GPUs
-        self._world = job.world()
+        self._world = job.world() if world is None else world
+        self.job_ranks = list(range(self._world.size)) if job_ranks is None else job_ranks
         self._for_messages: Optional[Comm] = None
         self._creating = threading.Lock()  # a job makes one communicator at a time
 
     def create_comm(self, ranks: List[int], name: str) -> Comm:
         """The ranks alone call it, all of them; it returns when they are there."""
         with self._creating:
-            return self.job.create_comm(ranks, name.encode()[:64].decode(errors="ignore"))
+            return self.job.create_comm([self.job_ranks[each] for each in ranks],
+                                        name.encode()[:64].decode(errors="ignore"))
+
+    def of_left(self, left: List[int], world: Comm) -> "Membership":
+        """This process in the same job, of which only these ranks are left. This one is over."""
+        self.ended = True
+        _memberships.discard(self)
+        if self.messages is not None:
+            self.messages.close()
+        return Membership(self.job, self.server, world, [self.job_ranks[each] for each in left])
 
     def open_messages(self, extension: Any, name: str, timeout_s: float) -> None:
         """A communicator for the sends and receives of all groups, so that they do not stand in order
@@ -84,8 +96,8 @@ class Group:
         self.ranks = ranks  # of the job, by rank of the group
         self.name = name
         self._owns_job = owns_job
-        self._store = store
-        self._timeout = timeout
+        self.store = store
+        self.timeout = timeout
         self._opening = threading.Lock()
         self._on_gpu: Optional[Comm] = None
         self._gpu: Optional[Membership] = None  # of this group alone
@@ -98,6 +110,29 @@ class Group:
         return _backend(Group(self.membership, comm, chosen, name, False, store,
                               datetime.timedelta(milliseconds=timeout_ms)), timeout_ms)
 
+    def leave_out_lost(self) -> "Group":
+        """This group without ranks that are gone, in the same job; this one is over. All that are left call it."""
+        if self._gpu is not None or self.membership.gpu is not None:
+            raise NotImplementedError("dt.torch.shrink_group: the process group has had tensors on GPUs, which does "
+                                      "not work yet; start the job again")
+        from ._extension import load
+        comm, failed = self.comm, None
+        for _ in self.ranks:
+            try:
+                comm = comm.shrink()
+                comm.set_timeout(self.timeout.total_seconds())
+                left = [int(each) for each in comm.allgather_objects(self.comm.rank)]
+                membership = self.membership.of_left(left, comm)
+                membership.open_messages(load(), self.name, self.timeout.total_seconds())
+            except PeerLostError as error:  # one more; where rank 0 is, the next try fails alike
+                failed = error
+                continue
+            self._owns_job = False
+            return Group(membership, comm, list(range(comm.size)), self.name, True,
+                         torch.distributed.PrefixStore(f"left/{comm.size}", self.store), self.timeout)
+        assert failed is not None
+        raise failed
+
     def open_gpu(self, device: int) -> int:
         """The communicator over GPUs. All ranks of the group call it for their first tensor there, and
         the job over GPUs is the default group's if that has one by then."""
@@ -106,8 +141,8 @@ class Group:
                 self.comm.barrier()  # a rank that is gone is named at once
                 shared = self.membership.gpu
                 if shared is None:
-                    shared = _meet(torch.distributed.PrefixStore("gpu", self._store), self.comm.rank, self.comm.size,
-                                   self._timeout, {"backend.name": "nccl", "backend.device": device})
+                    shared = _meet(torch.distributed.PrefixStore("gpu", self.store), self.comm.rank, self.comm.size,
+                                   self.timeout, {"backend.name": "nccl", "backend.device": device})
                     _memberships.add(shared)
                     if self._owns_job:
                         self.membership.gpu = shared
@@ -116,7 +151,7 @@ class Group:
                     self._on_gpu = shared.job.world()
                 else:
                     self._on_gpu = shared.create_comm(self.ranks, self.name)
-                self._on_gpu.set_timeout(self._timeout.total_seconds())
+                self._on_gpu.set_timeout(self.timeout.total_seconds())
             return self._on_gpu._handle
 
     def shutdown(self) -> None:
@@ -140,7 +175,8 @@ class Group:
 
 
 _memberships: "weakref.WeakSet[Membership]" = weakref.WeakSet()
-_default: "Optional[weakref.ref[Membership]]" = None  # of the default group
+_default: "Optional[weakref.ref[Group]]" = None
+_going_on: Optional[Group] = None  # what the next default group is
 
 
 def _source_address(host: str) -> str:
@@ -261,18 +297,23 @@ def _meet(store: Any, rank: int, size: int, timeout: datetime.timedelta,
     return Membership(job, server)
 
 
+def _default_group() -> Optional[Group]:
+    return _default() if _default is not None else None
+
+
 def _common_job(ranks: List[int]) -> Optional[Membership]:
     """The job of the default group, if these global ranks are in it. They decide alike, because the
     default group is the same everywhere, and no process leaves it before it destroys all groups."""
     if not torch.distributed.is_initialized():
         return None
-    found = _default() if _default is not None else None
-    return found if found is not None and not found.ended and ranks else None
+    found = _default_group()
+    return found.membership if found is not None and not found.membership.ended and ranks else None
 
 
 def _join(options: Any, extension: Any) -> Group:
     """The part of this process in a new group, of which it is a member."""
-    global _default  # pylint: disable=global-statement
+    if _going_on is not None:
+        return _open(_going_on, extension)
     ranks = list(options.global_ranks_in_group)
     membership = _common_job(ranks)
     if membership is not None:
@@ -280,18 +321,47 @@ def _join(options: Any, extension: Any) -> Group:
         comm.set_timeout(options.timeout.total_seconds())
         return Group(membership, comm, ranks, options.group_id, False, options.store, options.timeout)
     membership = _meet(options.store, options.group_rank, options.group_size, options.timeout)
-    _memberships.add(membership)
+    return _open(Group(membership, membership.job.world(), list(range(options.group_size)), options.group_id, True,
+                       options.store, options.timeout), extension)
+
+
+def _open(group: Group, extension: Any) -> Group:
+    """Of all ranks of a job that are left."""
+    global _default  # pylint: disable=global-statement
+    _memberships.add(group.membership)
+    if group.membership.messages is None:
+        group.membership.open_messages(extension, group.name, group.timeout.total_seconds())
     if not torch.distributed.is_initialized():
-        _default = weakref.ref(membership)
-    membership.open_messages(extension, options.group_id, options.timeout.total_seconds())
-    return Group(membership, membership.job.world(), list(range(options.group_size)), options.group_id, True,
-                 options.store, options.timeout)
+        _default = weakref.ref(group)
+    return group
 
 
 def _backend(group: Group, timeout_ms: int) -> Any:
     from ._extension import load
     return load().Backend(group.comm.rank, group.comm.size, group.comm._handle, group.membership.messages,
                           group.ranks, timeout_ms, group.name, group)
+
+
+def shrink_group() -> List[int]:
+    """Goes on without the ranks that are gone: the default process group becomes one of those that are left, with
+    new rank numbers in the old order. Returns the old numbers of the lost ones. Other groups are destroyed. All ranks
+    that are left call it, each when a call of a group has failed; it returns when all have. Rank 0 must be left: it
+    serves the stores. Over host memory."""
+    global _going_on  # pylint: disable=global-statement
+    group = _default_group()
+    if group is None:
+        raise invalid("dt.torch.shrink_group: the default process group is not of backend dt; call "
+                      'torch.distributed.init_process_group("dt")')
+    config, before = torch.distributed.get_backend_config(), group.membership.job_ranks
+    left = group.leave_out_lost()
+    torch.distributed.destroy_process_group()
+    _going_on = left
+    try:
+        torch.distributed.init_process_group(config, store=left.store, rank=left.comm.rank,
+                                             world_size=left.comm.size, timeout=left.timeout)
+    finally:
+        _going_on = None
+    return [number for number, rank in enumerate(before) if rank not in left.membership.job_ranks]
 
 
 def _create(options: Any, _: Any) -> Any:

@@ -2,7 +2,7 @@
 """PyTorch modules trained with dt's reducer, and the backend "dt" of torch.distributed. Imports torch;
 `import dt` alone does not."""
 
-from typing import Any, Iterator, Mapping, Optional, Tuple
+from typing import Any, Iterator, List, Mapping, Optional, Tuple
 
 import torch
 
@@ -15,10 +15,11 @@ from ._tensors import any_buffer, broadcast, buffer, stream_of
 
 if torch.distributed.is_available():
     from ._process_group import register as _register
+    from ._process_group import shrink_group
     _register()
 
 __all__ = ["DistributedDataParallel", "ShardedDataParallel", "SyncBatchNorm", "broadcast", "buffer", "check_equal",
-           "outer"]
+           "outer", "shrink_group"]
 
 
 def _tensors(values: Any, prefix: str = "") -> Iterator[Tuple[str, torch.Tensor]]:
