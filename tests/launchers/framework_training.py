@@ -187,7 +187,8 @@ def elastic():
     return train.train(die)
 
 
-WAYS = {"ddp": ddp, "fsdp2": fsdp2, "accelerate": accelerate, "trainer": trainer, "lightning": lightning, "elastic": elastic,
+WAYS = {"ddp": ddp, "fsdp2": fsdp2, "accelerate": accelerate, "trainer": trainer, "lightning": lightning,
+        "elastic": elastic,
         **{f"deepspeed{stage}": lambda stage=stage: deepspeed(stage) for stage in range(4)}}
 
 if __name__ == "__main__":
