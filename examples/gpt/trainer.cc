@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cinttypes>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -135,8 +136,8 @@ void Trainer::resume() {
 /// Where groups have come together: true if the job is to stop here, because `dt run` was told to,
 /// or because it takes back a node.
 bool Trainer::save_and_ask() {
+  if (loss_log_) std::fflush(loss_log_.get());  // never behind the checkpoint
   if (place_.rank == 0 && step_ > first_step_) outer_->save(options_.checkpoint);
-  if (loss_log_) std::fflush(loss_log_.get());
   if (!job_->stop_requested()) return false;
   say("stopped after step " + std::to_string(step_) + "; started again, the job goes on from " +
       options_.checkpoint);
@@ -177,7 +178,8 @@ void Trainer::run() {
     throw std::runtime_error("cannot write " + options_.loss_log + ": " + std::strerror(errno));
   }
   if (outer_ && step_ > first_step_) {
-    outer_->sync();
+    // After a turn, with no mean under way, momentum alone would move the parameters.
+    if (!met_ || options_.outer_delay > 0) outer_->sync();
     if (place_.rank == 0 && !options_.checkpoint.empty()) outer_->save(options_.checkpoint);
   }
   comm_.check();
@@ -355,12 +357,19 @@ void Trainer::print_memory() {
 
 void Trainer::open_loss_log() {
   if (options_.loss_log.empty() || place_.rank != 0) return;
-  loss_log_.reset(std::fopen(options_.loss_log.c_str(), step_ > 0 ? "ae" : "we"));
+  // Steps behind the one that it goes on from are taken again.
+  std::string kept = "step,loss\n";
+  std::ifstream before(step_ > 0 ? options_.loss_log : "");
+  for (std::string line; std::getline(before, line);) {
+    const int64_t step = std::atoll(line.c_str());
+    if (step > 0 && step <= step_) kept += line + "\n";
+  }
+  loss_log_.reset(std::fopen(options_.loss_log.c_str(), "we"));
   if (!loss_log_) {
     throw std::runtime_error("cannot write " + options_.loss_log + ": " + std::strerror(errno) +
                              "; name a file that you may write with --loss-log");
   }
-  if (step_ == 0) std::fputs("step,loss\n", loss_log_.get());
+  std::fputs(kept.c_str(), loss_log_.get());
 }
 
 }  // namespace gpt

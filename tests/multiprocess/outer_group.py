@@ -130,7 +130,7 @@ class Job:
         addresses = ",".join(f"127.0.0.1:{port.getsockname()[1]}" for port in self.ports)
         command = [self.options.dt, "run", "-n", str(RANKS), "--nnodes", "2", "--min-nodes", "1", "--allow-minority",
                    "--node-rank", str(node), "--rendezvous", addresses, self.options.gpt, *self.plan.model,
-                   "--checkpoint", self.checkpoint, *self.options.texts]
+                   "--checkpoint", self.checkpoint, "--loss-log", self.checkpoint + ".csv", *self.options.texts]
         self.agents[node] = Agent(command, node)
         self.all.append(self.agents[node])
         self.selector.register(self.agents[node].process.stdout, selectors.EVENT_READ, self.agents[node])
@@ -177,6 +177,10 @@ class Job:
         for agent in self.agents:
             self.wait(agent, lambda: False)
             expect(agent.process.wait(LIMIT_S) == 0, f"group {agent.node} failed\n{self.text()}")
+        with open(self.checkpoint + ".csv", encoding="utf-8") as log:
+            steps = [line.split(",")[0] for line in log]
+        expect(steps == ["step", *(str(step) for step in range(1, self.plan.steps + 1))],
+               f"the log has not each step once: {steps}")
         return last_loss(self.plan, self.text(), 2 * RANKS)
 
 
