@@ -87,6 +87,7 @@ void check_words(std::string_view bytes) {
   if (word->heeding_attempt) written += "heed/" + std::to_string(*word->heeding_attempt);
   if (word->regroup_attempt) written += "regroup/" + std::to_string(*word->regroup_attempt);
   if (word->server_attempt) written += "server/" + std::to_string(*word->server_attempt);
+  if (word->gone_attempt) written += "gone/" + std::to_string(*word->gone_attempt);
   if (word->ended_attempt) {
     written +=
         "ended/" + std::to_string(*word->ended_attempt) + "/" + std::to_string(word->ended_node);
@@ -105,7 +106,8 @@ void check_words(std::string_view bytes) {
       again->regroup_attempt == word->regroup_attempt && again->signal == word->signal &&
       again->count == word->count && again->silent_attempt == word->silent_attempt &&
       again->silent_rank == word->silent_rank && again->server_attempt == word->server_attempt &&
-      again->ended_attempt == word->ended_attempt && again->ended_node == word->ended_node);
+      again->gone_attempt == word->gone_attempt && again->ended_attempt == word->ended_attempt &&
+      again->ended_node == word->ended_node);
 }
 
 /// What agents say that wait for an attempt, and what they are told.
