@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "training/reducer.h"
+#include "training/stream_marks.h"
 
 namespace dt::training {
 namespace {
