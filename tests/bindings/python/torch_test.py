@@ -17,6 +17,12 @@ class Training(unittest.TestCase):
         self.assertEqual(run.stdout.count("largest difference"), 2, run.stdout)
         print(run.stdout, end="")
 
+    def test_the_benchmark_compares_each_way(self):
+        run = dt_run(2, os.path.join(os.path.dirname(__file__), "torch_ddp_bench.py"),
+                     "--models", "7 k", "--rounds", "1", "--losses", "5")
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        self.assertEqual(run.stdout.count("| 7,050 |"), 5, run.stdout)
+
 
 if __name__ == "__main__":
     if importlib.util.find_spec("torch") is None:
