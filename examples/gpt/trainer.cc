@@ -357,19 +357,21 @@ void Trainer::print_memory() {
 
 void Trainer::open_loss_log() {
   if (options_.loss_log.empty() || place_.rank != 0) return;
-  // Steps behind the one that it goes on from are taken again.
-  std::string kept = "step,loss\n";
+  // A resumed job repeats the steps after the checkpoint: their lines, and a line that was not
+  // written to its end, are cut off.
+  std::uintmax_t kept = 0;
   std::ifstream before(step_ > 0 ? options_.loss_log : "");
-  for (std::string line; std::getline(before, line);) {
-    const int64_t step = std::atoll(line.c_str());
-    if (step > 0 && step <= step_) kept += line + "\n";
+  for (std::string line; std::getline(before, line) && !before.eof(); kept += line.size() + 1) {
+    if (std::atoll(line.c_str()) > step_) break;
   }
-  loss_log_.reset(std::fopen(options_.loss_log.c_str(), "we"));
+  std::error_code missing;  // fopen() says why
+  if (step_ > 0) std::filesystem::resize_file(options_.loss_log, kept, missing);
+  loss_log_.reset(std::fopen(options_.loss_log.c_str(), step_ > 0 ? "ae" : "we"));
   if (!loss_log_) {
     throw std::runtime_error("cannot write " + options_.loss_log + ": " + std::strerror(errno) +
                              "; name a file that you may write with --loss-log");
   }
-  std::fputs(kept.c_str(), loss_log_.get());
+  if (kept == 0) std::fputs("step,loss\n", loss_log_.get());
 }
 
 }  // namespace gpt
