@@ -55,8 +55,8 @@ class Membership:
             return self.job.create_comm([self.job_ranks[each] for each in ranks],
                                         name.encode()[:64].decode(errors="ignore"))
 
-    def of_left(self, left: List[int], world: Comm) -> "Membership":
-        """This process in the same job, of which only these ranks are left. This one is over."""
+    def shrunk(self, left: List[int], world: Comm) -> "Membership":
+        """The same job with only these of its ranks. This object is not used any more."""
         self.ended = True
         _memberships.discard(self)
         if self.messages is not None:
@@ -110,8 +110,9 @@ class Group:
         return _backend(Group(self.membership, comm, chosen, name, False, store,
                               datetime.timedelta(milliseconds=timeout_ms)), timeout_ms)
 
-    def leave_out_lost(self) -> "Group":
-        """This group without ranks that are gone, in the same job; this one is over. All that are left call it."""
+    def shrunk(self) -> "Group":
+        """This group without the lost ranks, in the same job. This object is not used any more. Collective over the
+        ranks that are left."""
         if self._gpu is not None or self.membership.gpu is not None:
             raise NotImplementedError("dt.torch.shrink_group: the process group has had tensors on GPUs, which does "
                                       "not work yet; start the job again")
@@ -122,7 +123,7 @@ class Group:
                 comm = comm.shrink()
                 comm.set_timeout(self.timeout.total_seconds())
                 left = [int(each) for each in comm.allgather_objects(self.comm.rank)]
-                membership = self.membership.of_left(left, comm)
+                membership = self.membership.shrunk(left, comm)
                 membership.open_messages(load(), self.name, self.timeout.total_seconds())
             except PeerLostError as error:  # one more; where rank 0 is, the next try fails alike
                 failed = error
@@ -176,7 +177,7 @@ class Group:
 
 _memberships: "weakref.WeakSet[Membership]" = weakref.WeakSet()
 _default: "Optional[weakref.ref[Group]]" = None
-_going_on: Optional[Group] = None  # what the next default group is
+_shrunk_group: Optional[Group] = None  # the next default group, while shrink_group() makes it
 
 
 def _source_address(host: str) -> str:
@@ -312,8 +313,8 @@ def _common_job(ranks: List[int]) -> Optional[Membership]:
 
 def _join(options: Any, extension: Any) -> Group:
     """The part of this process in a new group, of which it is a member."""
-    if _going_on is not None:
-        return _open(_going_on, extension)
+    if _shrunk_group is not None:
+        return _open(_shrunk_group, extension)
     ranks = list(options.global_ranks_in_group)
     membership = _common_job(ranks)
     if membership is not None:
@@ -343,24 +344,25 @@ def _backend(group: Group, timeout_ms: int) -> Any:
 
 
 def shrink_group() -> List[int]:
-    """Goes on without the ranks that are gone: the default process group becomes one of those that are left, with
-    new rank numbers in the old order. Returns the old numbers of the lost ones. Other groups are destroyed. All ranks
-    that are left call it, each when a call of a group has failed; it returns when all have. Rank 0 must be left: it
-    serves the stores. Over host memory."""
-    global _going_on  # pylint: disable=global-statement
+    """Makes the default process group anew without its lost ranks, and returns their old numbers. The others get new
+    numbers in the old order. All other groups are destroyed.
+
+    Every rank that is left calls it after a call of a group has failed; it returns when all have called. Rank 0 must
+    be left, because it serves the stores. Over host memory."""
+    global _shrunk_group  # pylint: disable=global-statement
     group = _default_group()
     if group is None:
         raise invalid("dt.torch.shrink_group: the default process group is not of backend dt; call "
                       'torch.distributed.init_process_group("dt")')
     config, before = torch.distributed.get_backend_config(), group.membership.job_ranks
-    left = group.leave_out_lost()
+    left = group.shrunk()
     torch.distributed.destroy_process_group()
-    _going_on = left
+    _shrunk_group = left
     try:
         torch.distributed.init_process_group(config, store=left.store, rank=left.comm.rank,
                                              world_size=left.comm.size, timeout=left.timeout)
     finally:
-        _going_on = None
+        _shrunk_group = None
     return [number for number, rank in enumerate(before) if rank not in left.membership.job_ranks]
 
 
