@@ -1589,12 +1589,13 @@ typedef struct dt_reducer_options {
                                    that a rank never uses, for which it makes no call. Step 1
                                    sends all in dt_reducer_finish(). Without find_unused, and not of
                                    a shard */
-  int32_t tune_steps;         /**< > 2: bucket_cap_bytes is tuned: a quarter, a sixteenth and four
-                                   times of it are used for so many steps each, and what was
-                                   fastest on the slowest rank stays. The first two steps of each
-                                   are not timed. Where dt_reducer_grad() was called on any rank
-                                   each change waits for dt_reducer_rebuild(). Without keep_plan,
-                                   and not of a shard. 0: it is not */
+  int32_t tune_steps;         /**< > 2: the reducer looks for the best bucket_cap_bytes. It uses the
+                                   given cap, a quarter, a sixteenth and four times of it for this
+                                   number of steps each, and keeps the one whose steps took the
+                                   least time on the slowest rank. The first two steps with each
+                                   cap are not timed. If dt_reducer_grad() was called on any rank,
+                                   a cap changes only in dt_reducer_rebuild(). Not with keep_plan
+                                   or a shard. 0: the cap does not change */
   const int64_t* row_elements; /**< [count of parameters], borrowed during the call: > 0: the
                                    parameter is a matrix with rows of so many elements, and its
                                    gradient comes by dt_reducer_ready_rows(), as that of an
@@ -2014,9 +2015,9 @@ DT_API dt_status dt_reducer_clip_norm(dt_reducer* reducer, double max_norm, doub
                                       dt_stream stream, float* out_norm);
 
 /**
- * Re-plans the buckets by the order in which gradients arrived on rank 0 in the last step, and by
- * the next bucket size where tune_steps have ended with the one in use. For callers of
- * dt_reducer_grad(), between steps.
+ * Re-plans the buckets by the order in which gradients arrived on rank 0 in the last step. With
+ * tune_steps it also takes the next cap, once the steps with the cap in use are over. Between steps,
+ * for callers of dt_reducer_grad().
  *
  * Collective. On GPUs it waits for the buckets' operations, under the deadline of operations; work
  * of the caller that uses the old memory must be done: synchronise its streams before.

@@ -149,7 +149,8 @@ dt_status dt_shard_create(dt_comm* comm, const dt_param* params, int32_t count,
     }
     if (chosen.reducer.tune_steps != 0) {
       return call.invalid(
-          "options->reducer->tune_steps is %d; where a shard's pieces lie does not change: 0",
+          "options->reducer->tune_steps is %d; it must be 0 with a shard, whose buckets do not "
+          "change",
           chosen.reducer.tune_steps);
     }
     if (chosen.reducer.wire_8bit) {

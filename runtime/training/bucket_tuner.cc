@@ -15,7 +15,7 @@ void BucketTuner::end_step(int64_t now_ns) {
   if (steps_ == of_each_) ended_ns_ = now_ns;
 }
 
-int64_t BucketTuner::take(int64_t slowest_ns) {
+int64_t BucketTuner::next_cap(int64_t slowest_ns) {
   const size_t used = caps_.size() - left_;
   if (slowest_ns < best_ns_) {
     best_ns_ = slowest_ns;

@@ -8,8 +8,8 @@
 
 namespace dt::training {
 
-/// Finds the cap of buckets with which steps are fastest: each is used for as many steps, and the
-/// quickest stays. All ranks ask alike, with times that they have agreed on.
+/// Finds the cap of buckets with which steps are fastest: each cap is used for the same number of
+/// steps, and the fastest one stays. All ranks make the same calls, with times that they agree on.
 class BucketTuner {
  public:
   static constexpr int32_t kUntimed = 2;  ///< first steps of each cap: its memory is new
@@ -19,16 +19,16 @@ class BucketTuner {
 
   /// Whether steps are still measured.
   bool tuning() const { return left_ > 0; }
-  /// Whether the step that ends is the last one that is not timed, or the last of its cap: then the
-  /// time of its end is wanted.
+  /// Whether the time at the end of this step is needed: the timing of a cap begins or ends with
+  /// it.
   bool wants_time() const { return steps_ + 1 == kUntimed || steps_ + 1 == of_each_; }
   /// `now_ns` counts where wants_time() said so.
   void end_step(int64_t now_ns);
-  /// All steps with this cap have ended; take() must be called, and further steps do not count.
+  /// All steps with this cap have ended; next_cap() must be called, and further steps do not count.
   bool has_result() const { return tuning() && steps_ >= of_each_; }
   int64_t result_ns() const { return ended_ns_ - began_ns_; }
   /// The cap to use from now on. `slowest_ns`: result_ns() of the slowest rank.
-  int64_t take(int64_t slowest_ns);
+  int64_t next_cap(int64_t slowest_ns);
 
  private:
   const std::vector<int64_t> caps_;

@@ -263,6 +263,8 @@ class Reducer {
   void lay_out(int32_t bucket, char* memory);
   static int64_t data_bytes(const ShardBucket& bucket);
   int64_t own_bytes(const ShardBucket& bucket) const;
+  /// Collective: the least or largest of the ranks' numbers.
+  Result<int64_t> agree(int64_t mine, ReduceOp op, const char* name);
   /// Collective: whether the answer of every rank is yes.
   Result<bool> all_say(bool mine, const char* question);
   bool has_wire(const ShardBucket& bucket) const {
@@ -397,7 +399,7 @@ class Reducer {
   Status tune();
   /// Collective: the plan by that order, and where a cap has its result by the next one.
   Result<bool> plan_anew(const std::vector<int32_t>& order);
-  bool may_not_move() const { return views_given_.load(std::memory_order_relaxed); }
+  bool can_move() const { return !views_given_.load(std::memory_order_relaxed); }
   /// Collective, where a check is due.
   Status check_watched(cuda::Stream stream);
   Status first_difference(const std::vector<char>& tables, size_t length,

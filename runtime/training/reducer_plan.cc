@@ -132,17 +132,21 @@ void Reducer::lay_out(int32_t index, char* memory) {
   if (!options_.pooled()) place(bucket, memory);
 }
 
+Result<int64_t> Reducer::agree(int64_t mine, ReduceOp op, const char* name) {
+  Collective collective;
+  collective.kind = Kind::kAllreduce;
+  collective.dtype = Dtype::kI64;
+  collective.op = op;
+  collective.send = collective.recv = &mine;
+  collective.count = 1;
+  collective.name = name;
+  DT_TRY(comm_->run_on_host(collective));
+  return mine;
+}
+
 Result<bool> Reducer::all_say(bool mine, const char* question) {
-  int32_t answer = mine ? 1 : 0;
-  Collective agree;
-  agree.kind = Kind::kAllreduce;
-  agree.dtype = Dtype::kI32;
-  agree.op = ReduceOp::kMin;
-  agree.send = agree.recv = &answer;
-  agree.count = 1;
-  agree.name = question;
-  DT_TRY(comm_->run_on_host(agree));
-  return answer != 0;
+  DT_TRY_VALUE(const int64_t least, agree(mine ? 1 : 0, ReduceOp::kMin, question));
+  return least != 0;
 }
 
 /// All ranks take a new plan, or none does: else gradients of different parameters would meet.
@@ -164,7 +168,7 @@ Status Reducer::rebuild_after_first_step() {
   }
   asked_to_rebuild_ = true;
   // Memory that was handed out never moves; if any rank handed some out, no rank rebuilds.
-  DT_TRY_VALUE(const bool may_move, all_say(!may_not_move(), "rebuild?"));
+  DT_TRY_VALUE(const bool may_move, all_say(can_move(), "rebuild?"));
   if (!may_move) return {};
   return rebuild().status();
 }
@@ -198,16 +202,9 @@ Result<bool> Reducer::rebuild() {
 /// ranks find the same answer.
 Result<bool> Reducer::plan_anew(const std::vector<int32_t>& order) {
   if (tuner_ && tuner_->has_result()) {
-    int64_t slowest_ns = tuner_->result_ns();
-    Collective agree;
-    agree.kind = Kind::kAllreduce;
-    agree.dtype = Dtype::kI64;
-    agree.op = ReduceOp::kMax;
-    agree.send = agree.recv = &slowest_ns;
-    agree.count = 1;
-    agree.name = "time of steps";
-    DT_TRY(comm_->run_on_host(agree));
-    cap_bytes_ = tuner_->take(slowest_ns);
+    DT_TRY_VALUE(const int64_t slowest_ns,
+                 agree(tuner_->result_ns(), ReduceOp::kMax, "time of steps"));
+    cap_bytes_ = tuner_->next_cap(slowest_ns);
     if (!tuner_->tuning()) statistics_.with([](Statistics& s) { s.tuned = true; });
   }
   const std::vector<ShardBucket> planned = plan(order, cap_bytes_);
@@ -244,7 +241,7 @@ Status Reducer::tune() {
   }
   tuner_->end_step(monotonic_ns());
   if (!tuner_->has_result()) return {};
-  DT_TRY_VALUE(const bool may_move, all_say(!may_not_move(), "other buckets?"));
+  DT_TRY_VALUE(const bool may_move, all_say(can_move(), "other buckets?"));
   if (!may_move) return {};  // rebuild() goes on
   return plan_anew(order_).status();
 }

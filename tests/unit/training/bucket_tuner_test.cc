@@ -20,8 +20,8 @@ TEST_CASE("bucket tuner: each cap has its steps, the first two untimed, and the 
     }
     CHECK(tuner.has_result());
     CHECK(tuner.result_ns() == 2 * step_ns[cap]);
-    tuner.end_step(now += 5000);  // before take(): it does not count
-    CHECK(tuner.take(tuner.result_ns()) == next[cap]);
+    tuner.end_step(now += 5000);  // before next_cap(): it does not count
+    CHECK(tuner.next_cap(tuner.result_ns()) == next[cap]);
   }
   CHECK_FALSE(tuner.tuning());
   CHECK_FALSE(tuner.has_result());
@@ -29,6 +29,6 @@ TEST_CASE("bucket tuner: each cap has its steps, the first two untimed, and the 
 
 TEST_CASE("bucket tuner: where all caps are as fast the one that was asked for stays") {
   BucketTuner tuner({100, 25}, 3);
-  CHECK(tuner.take(7) == 25);
-  CHECK(tuner.take(7) == 100);
+  CHECK(tuner.next_cap(7) == 25);
+  CHECK(tuner.next_cap(7) == 100);
 }
