@@ -44,8 +44,8 @@ struct ServerOptions {
   /// On the loop's thread, for each rank that counts as lost because it was silent. It may live.
   std::function<void(int32_t rank)> on_silent;
   std::function<void()> on_heed;  ///< once, on the loop's thread, when heeds_stop() becomes true
-  /// On the loop's thread, for each failure that a client reports. True: it was meant for whoever
-  /// serves alone, and nobody else is told.
+  /// On the loop's thread, for each failure that a client reports. Returns true if only this
+  /// process needs it: then the server sends it to no client.
   std::function<bool(const Failure&)> on_report;
   LoggerPtr logger;  ///< may be null
 };

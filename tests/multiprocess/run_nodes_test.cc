@@ -285,7 +285,7 @@ TEST_CASE("a rank of another node that ended before it joined is named to all at
   }
 }
 
-TEST_CASE("nobody waits for a node that cannot start its ranks, though the others may go on") {
+TEST_CASE("a node that cannot start its ranks is named at once, also with --on-failure continue") {
   Nodes nodes(2);
   nodes.start(0, {"-n", "2", "--on-failure", "continue"}, rank_program("reduce"));
   nodes.start(1, {"--on-failure", "continue"}, {"no-such-program"});

@@ -41,8 +41,8 @@ struct SupervisorPlan {
   int64_t heed_ms = 0;
   /// What the job's store saw fail first. Any time, any thread.
   FirstTold first_failure;
-  /// Tells the job's store, or node 0 which has it, that a process of a rank has ended or was never
-  /// started. Null: there is no store.
+  /// Tells the job's store that the process of a rank has ended or was not started. On another node
+  /// than node 0 it tells node 0, which has the store. Null: the job has no store.
   std::function<void(const store::Member& rank, const std::string& how)> process_ended;
   LostRanks* lost_ranks = nullptr;  ///< of the job's store; null: nobody tells
   Fleet* fleet = nullptr;           ///< the other nodes; null with one node
