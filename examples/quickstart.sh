@@ -25,7 +25,7 @@ if [ ! -f "$build/build.ninja" ]; then
   # loops carry -O3 of their own.
   meson setup "$build" "$root" -Dbuildtype=release -Doptimization=1 -Dtests=disabled \
     -Ddocs=disabled -Dcuda=disabled -Dpython=disabled -Djava=disabled -Dcsharp=disabled \
-    --unity on --unity-size 12 >"$log" 2>&1 </dev/null ||
+    --unity on --unity-size 40 >"$log" 2>&1 </dev/null ||
     { cat "$log" >&2; rm -f "$build/build.ninja"; die "meson setup failed (its output is above)"; }
 fi
 ninja -C "$build" examples/fashion_mnist/fashion_mnist runtime/cli/dt >"$log" 2>&1 </dev/null ||
