@@ -136,7 +136,7 @@ void Trainer::resume() {
 /// Where groups have come together: true if the job is to stop here, because `dt run` was told to,
 /// or because it takes back a node.
 bool Trainer::save_and_ask() {
-  if (loss_log_) std::fflush(loss_log_.get());  // never behind the checkpoint
+  flush_loss_log();  // never behind the checkpoint
   if (place_.rank == 0 && step_ > first_step_) outer_->save(options_.checkpoint);
   if (!job_->stop_requested()) return false;
   say("stopped after step " + std::to_string(step_) + "; started again, the job goes on from " +
@@ -174,9 +174,7 @@ void Trainer::run() {
     if (is_shown) print_interval();
     if (met_ && !options_.checkpoint.empty() && save_and_ask()) return;
   }
-  if (loss_log_ && std::fflush(loss_log_.get()) != 0) {
-    throw std::runtime_error("cannot write " + options_.loss_log + ": " + std::strerror(errno));
-  }
+  flush_loss_log();
   if (outer_ && step_ > first_step_) {
     // After a turn, with no mean under way, momentum alone would move the parameters.
     if (!met_ || options_.outer_delay > 0) outer_->sync();
@@ -372,6 +370,16 @@ void Trainer::open_loss_log() {
                              "; name a file that you may write with --loss-log");
   }
   if (kept == 0) std::fputs("step,loss\n", loss_log_.get());
+}
+
+/// Also fails if a line before was not written.
+void Trainer::flush_loss_log() {
+  if (!loss_log_) return;
+  errno = 0;
+  if (std::fflush(loss_log_.get()) == 0 && std::ferror(loss_log_.get()) == 0) return;
+  throw std::runtime_error("cannot write " + options_.loss_log + ": " +
+                           (errno != 0 ? std::strerror(errno) : "an earlier line failed") +
+                           "; make room there, or name another file with --loss-log");
 }
 
 }  // namespace gpt

@@ -37,6 +37,7 @@ class Trainer {
  private:
   void compare_settings();
   void open_loss_log();
+  void flush_loss_log();
   void make_parameters();
   void make_outer();
   void resume();

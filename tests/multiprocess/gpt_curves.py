@@ -7,6 +7,7 @@ itself finds the parameters of all ranks bitwise equal at the end (it exits with
 where they exchange no gradients. Two ranks whose steps have several backward passes learn the same, and so do
 those whose gradients are clipped at a norm that is never reached; what travels as f16, bf16 or by PowerSGD
 learns nearly the same. Groups that come together now and then end with equal parameters, and have learnt.
+Where the losses cannot be written the job says so, and leaves no checkpoint ahead of them.
 """
 import csv
 import os
@@ -39,6 +40,18 @@ def losses(dt, gpt, texts, world, folder, *more):
     if len(curve) != STEPS:
         sys.exit(f"{world} ranks: {len(curve)} losses instead of {STEPS}")
     return curve
+
+
+def check_full_disk(dt, gpt, texts, folder):
+    """A loss log that cannot be written ends the job before a checkpoint is ahead of it."""
+    checkpoint = os.path.join(folder, "checkpoint")
+    run = subprocess.run([dt, "run", "-n", "2", gpt, *MODEL, "--outer", "4", "--checkpoint", checkpoint, "--steps", "8",
+                          "--loss-log", "/dev/full", *texts],
+                         capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    if run.returncode == 0 or "cannot write /dev/full: No space left on device; make room there" not in run.stderr:
+        sys.exit(f"a full disk: ended with {run.returncode}\n{run.stdout}{run.stderr}")
+    if os.path.exists(checkpoint):
+        sys.exit("a full disk: there is a checkpoint of steps that the loss log lacks")
 
 
 def difference(one, other):
@@ -96,6 +109,7 @@ def main():
         if difference(alone, apart) <= TOLERANCE:
             sys.exit("apart: the losses are those of ranks that exchange gradients")
         check_steps(lambda world, *options: losses(dt, gpt, texts, world, folder, *options), alone)
+        check_full_disk(dt, gpt, texts, folder)
 
 
 if __name__ == "__main__":
