@@ -149,11 +149,19 @@ void Supervisor::reap() {
   std::vector<int> failed;
   std::vector<int> ended;
   std::vector<std::pair<pid_t, int>> servers;
-  int wait_status = 0;
+  std::vector<std::pair<pid_t, int>> found;
   for (;;) {
+    int wait_status = 0;
     const pid_t pid = waitpid(-1, &wait_status, WNOHANG);
     if (pid < 0 && errno == EINTR) continue;
     if (pid <= 0) break;
+    found.emplace_back(pid, wait_status);
+  }
+  // Ends found at once come in no order: one that was killed is the cause, an exit code its effect,
+  // and an exit code of 0 shows that the rank went on.
+  std::stable_partition(found.begin(), found.end(),
+                        [](const auto& end) { return WIFSIGNALED(end.second); });
+  for (const auto& [pid, wait_status] : found) {
     if (pid == guardian_.pid()) guardian_.lost();
     if (servers_.has(pid)) servers.emplace_back(pid, wait_status);
     for (size_t rank = 0; rank < ends_.size(); ++rank) {
@@ -165,11 +173,7 @@ void Supervisor::reap() {
     }
   }
   if (first_ < 0 && !fleet_failed_ && !failed.empty()) {
-    // Among those found at once, one that was killed is the cause and an exit code its effect.
-    const auto killed = std::find_if(failed.begin(), failed.end(), [&](int rank) {
-      return WIFSIGNALED(ends_[static_cast<size_t>(rank)].wait_status);
-    });
-    on_first_failure(killed != failed.end() ? *killed : failed.front());
+    on_first_failure(failed.front());
   }
   tell_store(ended);
   // Ends found at once come in no order, and a server that ends behind the ranks does not come
