@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_readme.py [--install SOURCES] SCRATCH_DIR PAGE...: runs what the README and other pages show, in SCRATCH_DIR.
+"""check_readme.py [--install SOURCES | --only F] SCRATCH_DIR PAGE...: runs what the README and other pages show, in SCRATCH_DIR.
 
 A comment on the line before a block says what to do with it:
   <!-- file NAME -->     the block is written into NAME
   <!-- run -->           the block is run by bash -e; <!-- run, exit N --> where it ends with N
   <!-- run, exact -->    numbers count
-  <!-- run, needs F -->  the block is skipped where SCRATCH_DIR has no file F, a pattern
+  <!-- run, needs F -->  the block is skipped where SCRATCH_DIR has no file F, a pattern; --only F runs no other
   <!-- install -->       with --install the block is run first, in SOURCES; what it exports holds for the others
 A ```text block behind a run block is its output, compared loosely: the order of lines, blanks, process
 numbers and other numbers do not count, and a line "..." stands for any others."""
@@ -80,8 +80,9 @@ def install(body, sources, folder):
 
 def main():
     words = sys.argv[1:]
-    sources = words[1] if words[0] == "--install" else None
-    folder, *pages = [Path(word) for word in (words if sources is None else words[2:])]
+    option = words.pop(0) if words[0].startswith("--") else None
+    sources, only = (words.pop(0) if option == each else None for each in ("--install", "--only"))
+    folder, *pages = [Path(word) for word in words]
     found = [block for page in pages for block in blocks(page.read_text(encoding="utf-8"))]
     failed = ran = skipped = 0
     for i, (mark, _, body) in enumerate(found):
@@ -93,6 +94,8 @@ def main():
         if not re.match(r"run\b", mark):
             continue
         needed = re.search(r"needs (\S+)", mark)
+        if only is not None and (needed is None or needed[1] != only):
+            continue
         if needed and not any(folder.glob(needed[1])):
             print(f"skipped, because there is no {needed[1]}: {body.strip()}")
             skipped += 1

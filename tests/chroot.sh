@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# chroot.sh [quickstart|install|tests|debian]...: proves on a bare Debian 12 (minbase, made here with debootstrap)
-# that the two commands and README's Install section need nothing else. Root only. What is tested is the
-# last commit.
+# chroot.sh [quickstart|install|tests|debian|python|java|csharp]...: proves on a bare Debian 12 (minbase, made here
+# with debootstrap) that the two commands and README's Install section need nothing else. Root only. What is tested
+# is the last commit. python, java and csharp: that the package in build-tests, as it was built last, needs nothing but
+# the language, and no compiler of C; README's commands for it are run.
 # DT_CHROOT_BASE=DIR keeps the bare system there for the next time.
 set -euo pipefail
 
@@ -12,7 +13,8 @@ die() { echo "chroot.sh: $*" >&2; exit 1; }
 command -v debootstrap >/dev/null || die "debootstrap is not here: apt-get install debootstrap"
 [ $# -gt 0 ] || set -- quickstart install tests
 for part in "$@"; do
-  [[ $part =~ ^(quickstart|install|tests|debian)$ ]] || die "unknown part $part: quickstart, install, tests or debian"
+  [[ $part =~ ^(quickstart|install|tests|debian|python|java|csharp)$ ]] ||
+    die "unknown part $part: quickstart, install, tests, debian, python, java or csharp"
 done
 
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/dt-chroot.XXXXXX")
@@ -58,6 +60,15 @@ inside() { # what, command
   echo "== $1: exit $status after $((SECONDS - begin)) s"
   [ "$status" -eq 0 ] || failed+=("$1")
 }
+package() { # language, pattern of the package's name, Debian packages...
+  local files
+  mapfile -t files < <(find "$root/build-tests/bindings" -name "$2" ! -name '*-sources.jar')
+  [ ${#files[@]} -gt 0 ] || die "there is no $2 in build-tests/bindings: run tests/run.sh first"
+  mkdir -p "$system/root/$1"
+  cp "${files[@]}" "$system/root/$1"
+  inside "the language" "tests/packages.sh ${*:3} && ! command -v cc"
+  inside "package for $1" "tests/check_readme.py --only '$2' /root/$1 README.md"
+}
 failed=()
 for part in "$@"; do
   if [ "$part" = quickstart ]; then
@@ -70,6 +81,12 @@ for part in "$@"; do
   elif [ "$part" = debian ]; then
     "$system/root/dt/packaging/debian.sh" "$system/root/debs"
     inside "Debian packages" "tests/packages/debian.sh /root/debs README.md"
+  elif [ "$part" = python ]; then
+    package python 'dt-*.whl' python3-venv
+  elif [ "$part" = java ]; then
+    package java 'dt-*.jar' default-jdk-headless python3 # Python for the check itself
+  elif [ "$part" = csharp ]; then
+    package csharp 'Dt.*.nupkg' mono-mcs mono-runtime unzip python3
   else
     inside "tests" tests/run.sh
     inside "tests, again" tests/run.sh
