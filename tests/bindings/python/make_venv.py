@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """make_venv.py FOLDER WHEEL STAMP: a new environment with the wheel in it, and nothing else of dt.
 
-NumPy and PyTorch come from the system. Nothing is fetched."""
+NumPy and PyTorch come from the system, or from the environment that this runs in. Nothing is fetched."""
 
 import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 
 
 def main():
@@ -20,6 +21,10 @@ def main():
                     "--disable-pip-version-check", "--no-cache-dir", "--quiet",
                     "install", "--no-index", "--no-deps", "--force-reinstall", wheel],
                    check=True, env=environment)
+    if sys.prefix != sys.base_prefix:
+        scheme = {"base": folder, "platbase": folder}
+        with open(os.path.join(sysconfig.get_path("purelib", vars=scheme), "outer.pth"), "w", encoding="utf-8") as file:
+            file.write(sysconfig.get_path("purelib") + "\n")
     with open(stamp, "w", encoding="utf-8") as file:
         file.write(wheel + "\n")
 

@@ -380,7 +380,8 @@ class Ends(unittest.TestCase):
 
     def test_a_forked_child(self):
         self.check(self.OPEN + """
-    import os
+    import os, warnings
+    warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 and newer warn of a fork beside threads
     child = os.fork()
     if child == 0:
         try: comm.allreduce(values)

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# interpreters.sh: makes a wheel for each CPython from 3.9 on that is in PATH or one of pyenv's, and runs the tests of the
+# Python package with each. NumPy comes from pip; what needs PyTorch is skipped.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
+"$root/tests/run.sh" --packages >/dev/null
+environments=$root/build-nightly/pythons
+mkdir -p "$environments"
+shopt -s nullglob
+mapfile -t candidates < <(for minor in {9..19}; do type -aP "python3.$minor" || true; done)
+candidates+=("${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.*/bin/python3)
+
+pythons=() versions=' '
+for candidate in "${candidates[@]}"; do
+  described=$("$candidate" -I "$root/bindings/python/describe_python.py" venv 2>/dev/null) || continue
+  mapfile -t lines <<<"$described"
+  version=${lines[1]}
+  [[ $versions != *" $version "* ]] || continue
+  environment=$environments/$version
+  [ -x "$environment/bin/pip" ] || "$candidate" -m venv --clear "$environment"
+  "$environment/bin/pip" --disable-pip-version-check install --quiet numpy >"$environment.log" 2>&1 ||
+    { echo "interpreters.sh: pip finds no NumPy for $candidate: $(tail -n 1 "$environment.log")" >&2; continue; }
+  versions+="$version "
+  pythons+=("$environment/bin/python")
+done
+[ ${#pythons[@]} -gt 0 ] || { echo 'skipped: there is no CPython from 3.9 on with headers, venv and pip'; exit 77; }
+echo "CPython${versions% }"
+cd "$root"
+exec tests/build_and_test.sh build-pythons --unity on --unity-size 40 -Ddebug=false -Dc_args=-g1 -Dcpp_args=-g1 \
+  -Djava=disabled -Dcsharp=disabled -Ddocs=disabled -Dcuda=disabled \
+  -Dpython_bin="$(IFS=,; echo "${pythons[*]}")" -- --suite pythons
