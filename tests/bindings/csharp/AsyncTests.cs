@@ -124,6 +124,9 @@ static class AsyncTests
         });
     }
 
+    /// Operations that the ranks have completed beside the collector.
+    static int completed;
+
     static void Collected()
     {
         bool stop = false;
@@ -131,7 +134,10 @@ static class AsyncTests
         {
             while (!Volatile.Read(ref stop))
             {
+                // .NET would let nothing else run between two collections.
+                int before = Volatile.Read(ref completed);
                 GC.Collect();
+                SpinWait.SpinUntil(() => Volatile.Read(ref completed) != before || Volatile.Read(ref stop));
                 byte[][] garbage = new byte[50][];
                 for (int i = 0; i < garbage.Length; ++i) garbage[i] = new byte[1000 + i];
             }
@@ -151,6 +157,7 @@ static class AsyncTests
                     int[] send = { each.rank, i, 1 }, recv = new int[3];
                     each.world.AllReduce(send, recv);
                     Suite.Equal("1 " + 2 * i + " 2", string.Join(" ", recv), "blocking");
+                    Interlocked.Increment(ref completed);
                 }
                 each.world.Barrier();
             });
@@ -179,6 +186,7 @@ static class AsyncTests
             await work;
         }
         for (int k = 0; k < recv.Length; ++k) Suite.Equal(1 + 4 * (k + i), recv[k], "element");
+        Interlocked.Increment(ref completed);
     }
 
     /// Nobody keeps anything.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#if !NETCOREAPP
 using System;
 using System.IO;
 using System.Threading;
@@ -119,3 +120,4 @@ static class Domains
             for (int i = 0; i < given.Length; ++i) inOut[i] += given[i];
         });
 }
+#endif

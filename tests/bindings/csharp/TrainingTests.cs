@@ -30,7 +30,7 @@ static class TrainingTests
         Suite.Add("training: models that differ", Differ);
         Suite.Add("training: data and samplers that differ", DataDiffer);
         Suite.Add("training: parameters that diverge", Diverge);
-        Suite.Add("training: sampler equals the vectors", Vectors);
+        Suite.Add("sampler: equals the vectors", Vectors);
         Suite.Add("training: sampler ranges and bad arguments", SamplerArguments);
         Suite.Add("training: sampler of many indices", ManyIndices);
         Suite.Add("training: sampler of blocks and weights", SamplerOrders);

@@ -44,7 +44,7 @@ def peer_death(options):
 def readme(options):
     """The program that README.md prints."""
     program = str(Path(options.tests).parent / "readme.exe")
-    assert run([options.dt, "run", "-n", "2", options.mono, program]).returncode == 0
+    assert run([options.dt, "run", "-n", "2"] + options.runtime + [program]).returncode == 0
 
 
 def command(options):
@@ -52,7 +52,7 @@ def command(options):
     folder = Path(options.tests).parent
     package = folder.parent / "package"
     for dt in (folder / "dt", package / "runtimes/linux-x64/native/dt"):
-        assert run([str(dt), "run", "-n", "2", options.mono, str(folder / "readme.exe")]).returncode == 0
+        assert run([str(dt), "run", "-n", "2"] + options.runtime + [str(folder / "readme.exe")]).returncode == 0
         assert run([str(dt), "run", "-n", "2", "sh", "-c", "exit 7"]).returncode == 7
     assert run([str(folder / "dt"), "bench", "allreduce", "-n", "2", "-b", "8", "-e", "8"]).returncode == 0
     with zipfile.ZipFile(options.package) as packed:
@@ -92,7 +92,7 @@ def loading(options):
         stub.write_text("int dt_abi_version(void) { return 7; }\n")
         subprocess.run(options.cc.split() + ["-shared", "-fPIC", "-Wl,-soname,libdt.so.0", f"-Wl,--version-script={options.map}",
                                              str(stub), "-o", str(folder / "libdt.so.0")], check=True)
-        command = [options.mono, str(folder / "tests.exe"), "program", "version"]
+        command = options.runtime + [str(folder / "tests.exe"), "program", "version"]
         said = run(command).stdout
         assert said.startswith("DtVersionException: ") and "ABI 0" in said and "ABI 7" in said
         (folder / "libdtcs.so").unlink()
@@ -104,7 +104,7 @@ def main():
     programs = {"collectives": collectives, "peer-death": peer_death, "leave-open": leave_open, "loading": loading,
                 "domains": domains, "readme": readme, "command": command}
     parser = argparse.ArgumentParser()
-    parser.add_argument("--mono", required=True)
+    parser.add_argument("--runtime", type=str.split, required=True, help="the words before a program")
     parser.add_argument("--dt", required=True)
     parser.add_argument("--tests", required=True, help="tests.exe")
     parser.add_argument("--cc", default="cc")
@@ -112,7 +112,7 @@ def main():
     parser.add_argument("--package", default="", help="the NuGet package")
     parser.add_argument("program", choices=programs)
     options = parser.parse_args()
-    options.command = [options.mono, options.tests, "program"]
+    options.command = options.runtime + [options.tests, "program"]
     programs[options.program](options)
 
 
