@@ -62,7 +62,7 @@ inside() { # what, command
 }
 package() { # language, pattern of the package's name, Debian packages...
   local files
-  mapfile -t files < <(find "$root/build-tests/bindings" -name "$2" ! -name '*-sources.jar')
+  mapfile -t files < <(find "$root/build-tests/bindings" -name "$2" ! -name '*-sources.jar' ! -name '*-javadoc.jar')
   [ ${#files[@]} -gt 0 ] || die "there is no $2 in build-tests/bindings: run tests/run.sh first"
   mkdir -p "$system/root/$1"
   cp "${files[@]}" "$system/root/$1"

@@ -1,13 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# reference.sh JAVADOC SOURCES_JAR OUT: the reference pages of the public classes, without a warning.
+# reference.sh JAVADOC JAR SOURCES_JAR OUT [JAVADOC_OPTIONS]: the jar of the public classes' reference pages, the same bytes
+# each time.
 set -euo pipefail
 
-javadoc=$1 sources=$(realpath "$2") out=$3
+javadoc=$1 jar=$2 sources=$(realpath "$3") out=$(realpath -m "$4")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-python3 -m zipfile -e "$sources" "$work"
-cd "$work"
-rm -rf "$out"
-"$javadoc" -quiet -Xdoclint:all -Xdoclint/package:-io.dt.raw -Werror -notimestamp --release 17 -encoding UTF-8 -charset UTF-8 \
-  --show-packages exported --show-module-contents api -d "$out" module-info.java io/dt/*.java io/dt/raw/*.java
+python3 -m zipfile -e "$sources" "$work/sources"
+cd "$work/sources"
+"$javadoc" -quiet -Xdoclint:all -Xdoclint/package:-io.dt.raw "${@:5}" -notimestamp --release 17 -encoding UTF-8 \
+  -charset UTF-8 --show-packages exported --show-module-contents api -d "$work/pages" \
+  module-info.java io/dt/*.java io/dt/raw/*.java
+cd "$work/pages"
+mapfile -t files < <(find . -type f | sed 's|^\./||' | LC_ALL=C sort)
+"$jar" --create --no-manifest --file "$work/new.jar" --date=1980-01-02T00:00:00Z "${files[@]}"
+mv "$work/new.jar" "$out"
