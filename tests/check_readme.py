@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_readme.py [--install SOURCES | --only F] SCRATCH_DIR PAGE...: runs what the README and other pages show, in SCRATCH_DIR.
+"""check_readme.py [--install SOURCES] [--only F] SCRATCH_DIR PAGE...: runs what the README and other pages show, in
+SCRATCH_DIR.
 
 A comment on the line before a block says what to do with it:
   <!-- file NAME -->     the block is written into NAME
   <!-- run -->           the block is run by bash -e; <!-- run, exit N --> where it ends with N
   <!-- run, exact -->    numbers count
-  <!-- run, needs F -->  the block is skipped where SCRATCH_DIR has no file F, a pattern; --only F runs no other
+  <!-- run, needs F -->  the block is skipped where SCRATCH_DIR has no file F, a pattern; --only F runs only such blocks
   <!-- install -->       with --install the block is run first, in SOURCES; what it exports holds for the others
 A ```text block behind a run block is its output, compared loosely: the order of lines, blanks, process
 numbers and other numbers do not count, and a line "..." stands for any others."""
 
+import argparse
 import os
 import re
 import subprocess
@@ -79,10 +81,13 @@ def install(body, sources, folder):
 
 
 def main():
-    words = sys.argv[1:]
-    option = words.pop(0) if words[0].startswith("--") else None
-    sources, only = (words.pop(0) if option == each else None for each in ("--install", "--only"))
-    folder, *pages = [Path(word) for word in words]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--install")
+    parser.add_argument("--only")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("pages", type=Path, nargs="+")
+    options = parser.parse_args()
+    sources, only, folder, pages = options.install, options.only, options.folder, options.pages
     found = [block for page in pages for block in blocks(page.read_text(encoding="utf-8"))]
     failed = ran = skipped = 0
     for i, (mark, _, body) in enumerate(found):
@@ -119,7 +124,8 @@ def main():
             print(f"  printed, but not shown: {line}")
         print("  its output:\n" + "\n".join("    " + line for line in output.splitlines()))
     if ran == 0:
-        print(f"skipped: no block of {', '.join(page.name for page in pages)} is marked <!-- run -->")
+        wanted = "run" if only is None else f"run, needs {only}"
+        print(f"skipped: no block of {', '.join(page.name for page in pages)} is marked <!-- {wanted} -->, or all lack a file")
         return 77
     print(f"{ran - failed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# chroot.sh [quickstart|install|tests|debian|python|java|csharp]...: proves on a bare Debian 12 (minbase, made here
-# with debootstrap) that the two commands and README's Install section need nothing else. Root only. What is tested
-# is the last commit. python, java and csharp: that the package in build-tests, as it was built last, needs nothing but
-# the language, and no compiler of C; README's commands for it are run.
+# chroot.sh [quickstart|install|tests|debian|python|java|csharp]...: on a bare Debian 12 (minbase, made here with
+# debootstrap). Root only. quickstart, install, tests, debian: the two commands and README's Install section of the last
+# commit need nothing else. python, java, csharp: installs only the language, without a compiler of C, and runs README's
+# commands with the package that lies in build-tests; each on a system of its own.
 # DT_CHROOT_BASE=DIR keeps the bare system there for the next time.
 set -euo pipefail
 
@@ -21,13 +21,14 @@ scratch=$(mktemp -d "${TMPDIR:-/tmp}/dt-chroot.XXXXXX")
 system=$scratch/system
 # Those made here and those of the tests, which make network namespaces.
 mounts() { awk -v below="$system/" 'index($2, below) == 1 { print $2 }' /proc/mounts | sort -r; }
-clean_up() {
+clean_system() {
   local point
   for point in $(mounts); do umount -l "$point" || true; done
   # Nothing may be deleted below a mount that would not go.
-  [ -z "$(mounts)" ] || { echo "chroot.sh: $system is still mounted" >&2; return; }
-  rm -rf "$scratch"
+  [ -z "$(mounts)" ] || { echo "chroot.sh: $system is still mounted" >&2; return 1; }
+  rm -rf "$system"
 }
+clean_up() { clean_system && rm -rf "$scratch"; }
 trap clean_up EXIT
 trap 'exit 1' INT TERM
 
@@ -41,15 +42,18 @@ if [ ! -e "$base/etc/debian_version" ]; then
   debootstrap --variant=minbase bookworm "$base" "$mirror" >"$scratch/log" 2>&1 ||
     { tail -n 20 "$scratch/log" >&2; die "debootstrap failed"; }
 fi
-cp -a "$base" "$system"
-# Packages come from the mirror that debootstrap wrote into the system; its lists are not there yet.
-rm -rf "$system"/var/lib/apt/lists/*
-cp /etc/resolv.conf /etc/hosts "$system/etc/"
-mount -t proc proc "$system/proc"
-mount --bind /dev "$system/dev"
-mount --bind /dev/pts "$system/dev/pts" # for terminals
-
-git clone -q "$root" "$system/root/dt"
+bare_system() {
+  clean_system
+  cp -a "$base" "$system"
+  # Packages come from the mirror that debootstrap wrote into the system; its lists are not there yet.
+  rm -rf "$system"/var/lib/apt/lists/*
+  cp /etc/resolv.conf /etc/hosts "$system/etc/"
+  mount -t proc proc "$system/proc"
+  mount --bind /dev "$system/dev"
+  mount --bind /dev/pts "$system/dev/pts" # for terminals
+  git clone -q "$root" "$system/root/dt"
+}
+bare_system
 echo "chroot.sh: bare Debian $(cat "$system/etc/debian_version"), commit $(git -C "$root" rev-parse --short HEAD), $(nproc) cores"
 
 inside() { # what, command
@@ -64,10 +68,11 @@ package() { # language, pattern of the package's name, Debian packages...
   local files
   mapfile -t files < <(find "$root/build-tests/bindings" -name "$2" ! -name '*-sources.jar' ! -name '*-javadoc.jar')
   [ ${#files[@]} -gt 0 ] || die "there is no $2 in build-tests/bindings: run tests/run.sh first"
+  bare_system
   mkdir -p "$system/root/$1"
   cp "${files[@]}" "$system/root/$1"
-  inside "the language" "tests/packages.sh ${*:3} && ! command -v cc"
-  inside "package for $1" "tests/check_readme.py --only '$2' /root/$1 README.md"
+  inside "the language $1" "tests/packages.sh ${*:3} && ! command -v cc"
+  inside "the package for $1" "tests/check_readme.py --only '$2' /root/$1 README.md"
 }
 failed=()
 for part in "$@"; do

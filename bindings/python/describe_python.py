@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""describe_python.py MODULES: what the build must know of this Python, a line each: its path, its version, the folder of
-its headers, the end of a module's name. Fails where no wheel can be made for it, or it lacks one of MODULES."""
+"""describe_python.py MODULES: prints this Python's path, version, folder of headers and suffix of modules, a line each.
+Fails if dt cannot make a wheel for it, or if it lacks one of MODULES ("numpy, venv")."""
 
 import os
 import sys

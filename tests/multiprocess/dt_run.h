@@ -55,11 +55,15 @@ inline std::vector<pid_t> ready_pids(const std::string& output) {
   return pids;
 }
 
-/// Of "[RANK] ready PID"; -1: there is none.
+/// Of "[RANK] ... ready PID"; -1: there is none.
 inline pid_t pid_of_rank(const std::string& output, int rank) {
-  const std::string beginning = "[" + std::to_string(rank) + "] ready ";
+  static constexpr char kMark[] = "ready ";
+  const std::string beginning = "[" + std::to_string(rank) + "] ";
   for (const std::string& line : lines_of(output)) {
-    if (starts_with(line, beginning)) return atoi(line.c_str() + beginning.size());
+    const size_t at = line.find(kMark);
+    if (starts_with(line, beginning) && at != std::string::npos) {
+      return atoi(line.c_str() + at + sizeof kMark - 1);
+    }
   }
   return -1;
 }

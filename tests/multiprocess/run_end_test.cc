@@ -110,20 +110,22 @@ TEST_CASE("with --on-failure continue the others go on, and the failure is told 
   CHECK(count_of(run.err, "because of it") == 0);
 }
 
-TEST_CASE(
-    "of ends that are found at once, a killed rank's comes before one that went on and ended "
-    "well") {
-  Process run(dt_run({"-n", "2", "--on-failure", "continue"}, {"usr1"}));
-  REQUIRE(run.wait_for_output("ready ", 2));
-  const std::vector<pid_t> ranks = {pid_of_rank(run.out, 0), pid_of_rank(run.out, 1)};
-  const Watch watch(ranks);
-  run.send(SIGSTOP);
-  kill(ranks[1], SIGKILL);
-  kill(ranks[0], SIGUSR1);
-  CHECK(watch.all_ended(20'000));
-  run.send(SIGCONT);
-  CHECK(run.wait() == 0);
-  CHECK(count_of(run.err, "; the others went on and ended well\n") == 1);
+TEST_CASE("of ends found at the same time, failures count as before ranks that ended with 0") {
+  for (const bool killed : {true, false}) {
+    CAPTURE(killed);
+    Process run(dt_run({"-n", "2", "--on-failure", "continue"}, {"part"}));
+    REQUIRE(run.wait_for_output(" end", 2));
+    const std::vector<pid_t> ranks = {pid_of_rank(run.out, 0), pid_of_rank(run.out, 1)};
+    const Watch watch(ranks);
+    run.send(SIGSTOP);
+    kill(ranks[1], killed ? SIGKILL : SIGUSR2);
+    kill(ranks[0], SIGUSR1);
+    CHECK(watch.all_ended(20'000));
+    run.send(SIGCONT);
+    CHECK(run.wait() == 0);
+    CHECK(count_of(run.err, killed ? "killed by SIGKILL" : "exited with code ") >= 1);
+    CHECK(count_of(run.err, "; the others went on and ended well\n") == 1);
+  }
 }
 
 TEST_CASE("a rank that ends early with 0 is no failure") {

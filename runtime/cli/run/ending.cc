@@ -157,10 +157,13 @@ void Supervisor::reap() {
     if (pid <= 0) break;
     found.emplace_back(pid, wait_status);
   }
-  // Ends found at once come in no order: one that was killed is the cause, an exit code its effect,
-  // and an exit code of 0 shows that the rank went on.
-  std::stable_partition(found.begin(), found.end(),
-                        [](const auto& end) { return WIFSIGNALED(end.second); });
+  // waitpid() gives ends that happened meanwhile in no order. Signals count as first, as the cause;
+  // then exit codes, their effect; then ranks that ended with 0: these went on without the others.
+  const auto place = [](const std::pair<pid_t, int>& end) {
+    return WIFSIGNALED(end.second) ? 0 : end.second != 0 ? 1 : 2;
+  };
+  std::stable_sort(found.begin(), found.end(),
+                   [&](const auto& a, const auto& b) { return place(a) < place(b); });
   for (const auto& [pid, wait_status] : found) {
     if (pid == guardian_.pid()) guardian_.lost();
     if (servers_.has(pid)) servers.emplace_back(pid, wait_status);
@@ -172,12 +175,9 @@ void Supervisor::reap() {
       }
     }
   }
-  if (first_ < 0 && !fleet_failed_ && !failed.empty()) {
-    on_first_failure(failed.front());
-  }
+  if (first_ < 0 && !fleet_failed_ && !failed.empty()) on_first_failure(failed.front());
   tell_store(ended);
-  // Ends found at once come in no order, and a server that ends behind the ranks does not come
-  // back.
+  // A server that ends behind the ranks does not come back, and may have been found before them.
   if (!servers.empty() && phase_ == Phase::kRunning && all_ended()) (void)end_servers();
   for (const auto& [pid, status] : servers) servers_.on_end(pid, status);
   if (!servers_.failure().ok() && start_error_.ok()) on_server_failure();

@@ -124,7 +124,7 @@ static class AsyncTests
         });
     }
 
-    /// Operations that the ranks have completed beside the collector.
+    /// Operations that the ranks have completed while the collector runs.
     static int completed;
 
     static void Collected()
@@ -134,10 +134,11 @@ static class AsyncTests
         {
             while (!Volatile.Read(ref stop))
             {
-                // .NET would let nothing else run between two collections.
+                // On .NET collections without a pause let no other thread run: one operation may end in between, or
+                // a millisecond.
                 int before = Volatile.Read(ref completed);
                 GC.Collect();
-                SpinWait.SpinUntil(() => Volatile.Read(ref completed) != before || Volatile.Read(ref stop));
+                SpinWait.SpinUntil(() => Volatile.Read(ref completed) != before || Volatile.Read(ref stop), 1);
                 byte[][] garbage = new byte[50][];
                 for (int i = 0; i < garbage.Length; ++i) garbage[i] = new byte[1000 + i];
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#if !NETCOREAPP
+#if !NETCOREAPP // .NET has no application domains.
 using System;
 using System.IO;
 using System.Threading;

@@ -30,7 +30,8 @@ static class TrainingTests
         Suite.Add("training: models that differ", Differ);
         Suite.Add("training: data and samplers that differ", DataDiffer);
         Suite.Add("training: parameters that diverge", Diverge);
-        Suite.Add("sampler: equals the vectors", Vectors);
+        // A group of its own: it needs SHA-256, which .NET Core 3.1 takes from OpenSSL 1.
+        Suite.Add("vectors: the sampler equals them", Vectors);
         Suite.Add("training: sampler ranges and bad arguments", SamplerArguments);
         Suite.Add("training: sampler of many indices", ManyIndices);
         Suite.Add("training: sampler of blocks and weights", SamplerOrders);

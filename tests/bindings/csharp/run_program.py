@@ -4,6 +4,7 @@
 
 import argparse
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -104,7 +105,7 @@ def main():
     programs = {"collectives": collectives, "peer-death": peer_death, "leave-open": leave_open, "loading": loading,
                 "domains": domains, "readme": readme, "command": command}
     parser = argparse.ArgumentParser()
-    parser.add_argument("--runtime", type=str.split, required=True, help="the words before a program")
+    parser.add_argument("--runtime", type=shlex.split, required=True, help="the words before a program")
     parser.add_argument("--dt", required=True)
     parser.add_argument("--tests", required=True, help="tests.exe")
     parser.add_argument("--cc", default="cc")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# interpreters.sh: makes a wheel for each CPython from 3.9 on that is in PATH or one of pyenv's, and runs the tests of the
-# Python package with each. NumPy comes from pip; what needs PyTorch is skipped.
+# interpreters.sh: makes a wheel for each CPython from 3.9 on that is in PATH or one of pyenv's, and runs the tests of
+# the Python package with each. NumPy comes from pip; what needs PyTorch is skipped.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
@@ -12,16 +12,20 @@ shopt -s nullglob
 mapfile -t candidates < <(for minor in {9..19}; do type -aP "python3.$minor" || true; done)
 candidates+=("${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.*/bin/python3)
 
+base_of='import sys; print(sys.base_prefix, sys.version)'
 pythons=() versions=' '
 for candidate in "${candidates[@]}"; do
-  described=$("$candidate" -I "$root/bindings/python/describe_python.py" venv 2>/dev/null) || continue
+  described=$("$candidate" -I "$root/bindings/python/describe_python.py" "venv, ensurepip" 2>/dev/null) || continue
   mapfile -t lines <<<"$described"
   version=${lines[1]}
   [[ $versions != *" $version "* ]] || continue
   environment=$environments/$version
-  [ -x "$environment/bin/pip" ] || "$candidate" -m venv --clear "$environment"
-  "$environment/bin/pip" --disable-pip-version-check install --quiet numpy >"$environment.log" 2>&1 ||
-    { echo "interpreters.sh: pip finds no NumPy for $candidate: $(tail -n 1 "$environment.log")" >&2; continue; }
+  # An environment of an earlier run may be of a Python that has been replaced since.
+  base=$("$environment/bin/python" -c "$base_of" 2>/dev/null) || base=''
+  [ "$base" = "$("$candidate" -c "$base_of")" ] || "$candidate" -m venv --clear "$environment"
+  "$environment/bin/python" -m pip --disable-pip-version-check install --quiet --upgrade pip numpy \
+    >"$environment.log" 2>&1 ||
+    { echo "skipped: CPython $version: pip finds no NumPy: $(tail -n 1 "$environment.log")"; continue; }
   versions+="$version "
   pythons+=("$environment/bin/python")
 done

@@ -21,9 +21,10 @@ def main():
                     "--disable-pip-version-check", "--no-cache-dir", "--quiet",
                     "install", "--no-index", "--no-deps", "--force-reinstall", wheel],
                    check=True, env=environment)
+    # --system-site-packages shows the packages of the base Python, not of the environment that this runs in.
     if sys.prefix != sys.base_prefix:
         scheme = {"base": folder, "platbase": folder}
-        with open(os.path.join(sysconfig.get_path("purelib", vars=scheme), "outer.pth"), "w", encoding="utf-8") as file:
+        with open(os.path.join(sysconfig.get_path("purelib", vars=scheme), "parent_environment.pth"), "w", encoding="utf-8") as file:
             file.write(sysconfig.get_path("purelib") + "\n")
     with open(stamp, "w", encoding="utf-8") as file:
         file.write(wheel + "\n")

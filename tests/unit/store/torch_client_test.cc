@@ -185,7 +185,7 @@ TEST_CASE("torch client: a client of dt can be told not to wait where PyTorch se
     ClientOptions options;
     options.host = "127.0.0.1";
     options.port = server.port();
-    options.greeting_ms = 300;  // some say nothing
+    options.greeting_ms = 300;  // some never answer
     const Status status = Client::connect(loop.get(), options, patiently()).status();
     CHECK(status.code() == Code::kUnsupported);
     CHECK(status.message().find("what listens at " + server.address() +
