@@ -272,7 +272,8 @@ inline Bytes job_stats(int64_t job) {
   }
   add_real(c.hidden_share);
   for (int kind = DT_KIND_ALLREDUCE; kind <= DT_KIND_REDUCE_SCATTERV; ++kind) {
-    const dt_kind_stats& one = c.kinds[kind];
+    dt_kind_stats one;
+    detail::check(dt_job_kind_stats(handle<dt_job>(job), static_cast<dt_kind>(kind), &one));
     for (const int64_t value :
          {one.operations, one.failures, one.bytes, one.bus_bytes, one.busy_ns}) {
       packed.add_number(value);

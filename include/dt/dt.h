@@ -538,7 +538,6 @@ typedef struct dt_stats {
   int64_t communication_ns; /**< at least one bucket was under way */
   int64_t exposed_ns;       /**< of that, the callers waited */
   double hidden_share;      /**< 1 - exposed / communication, in [0, 1] */
-  dt_kind_stats kinds[16];  /**< by dt_kind; the rest is zero */
 } dt_stats;
 
 /** Sets struct_size and zeroes the rest. @param stats may not be NULL. @thread any */
@@ -551,9 +550,9 @@ static inline void dt_stats_init(dt_stats* stats) {
  * What this rank did in the job so far, on all its communicators and in all its reducers.
  *
  * Counted are all operations, also those that dt runs itself (dt_agree(), making a reducer), from
- * the flight recorder: with record.entries = 0 kinds and steps stay zero. Calls on a communicator
- * that is broken already are not counted. Numbers of one operation may come into view one after
- * the other.
+ * the flight recorder: with record.entries = 0 steps and dt_job_kind_stats() stay zero. Calls on a
+ * communicator that is broken already are not counted. Numbers of one operation may come into view
+ * one after the other.
  * @param job       the handle, also of a job that failed or was finalized.
  * @param out_stats initialised by dt_stats_init().
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
@@ -562,6 +561,18 @@ static inline void dt_stats_init(dt_stats* stats) {
  * @since ABI 0
  */
 DT_API dt_status dt_job_stats(dt_job* job, dt_stats* out_stats);
+
+/**
+ * What this rank did in operations of one kind, on all its communicators; see dt_job_stats().
+ * @param job      the handle, also of a job that failed or was finalized.
+ * @param kind     which.
+ * @param out_kind of that kind.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread any, any time; operations go on
+ * @cost microseconds
+ * @since ABI 0
+ */
+DT_API dt_status dt_job_kind_stats(dt_job* job, dt_kind kind, dt_kind_stats* out_kind);
 
 /**
  * How long this rank was held up by another one: blocking calls, dt_work_wait() and

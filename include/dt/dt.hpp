@@ -812,6 +812,10 @@ class Job : public detail::Handle<dt_job, dt_job_destroy> {
     call(dt_job_stats, &stats);
     return stats;
   }
+  /** What this rank did in operations of that kind, on all communicators. */
+  dt_kind_stats kind_stats(dt_kind kind) const {
+    return ask<dt_kind_stats>(dt_job_kind_stats, kind);
+  }
   /** How long calls of this rank were held up by that one. */
   dt_peer_stats peer_stats(int32_t rank) const {
     return ask<dt_peer_stats>(dt_job_peer_stats, rank);

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 
+#include "base/kinds.h"
 #include "capi/call.h"
 #include "capi/objects.h"
 #include "capi/operation.h"
@@ -62,12 +62,6 @@ dt_stats stats_of(const job::Job& job, uint32_t struct_size) {
   stats.communication_ns = totals.steps.communication_ns;
   stats.exposed_ns = totals.steps.exposed_ns;
   stats.hidden_share = record::hidden_share(totals.steps);
-  static_assert(std::size(decltype(stats.kinds){}) == record::Totals::kKinds);
-  for (size_t k = 0; k < totals.kinds.size(); ++k) {
-    const record::Totals::Kind& kind = totals.kinds[k];
-    stats.kinds[k] = {kind.operations, kind.failures, kind.bytes,
-                      kind.bus_bytes,  kind.busy_ns,  record::bus_bandwidth(kind)};
-  }
   return stats;
 }
 
@@ -249,6 +243,21 @@ dt_status dt_job_stats(dt_job* job, dt_stats* out_stats) {
     DT_TRY(call.known_size(out_stats->struct_size, sizeof(dt_stats), "out_stats", "dt_stats_init"));
     const dt_stats filled = stats_of(*object->job, out_stats->struct_size);
     memcpy(out_stats, &filled, std::min<size_t>(filled.struct_size, sizeof filled));
+    return {};
+  });
+}
+
+dt_status dt_job_kind_stats(dt_job* job, dt_kind kind, dt_kind_stats* out_kind) {
+  return guard("dt_job_kind_stats", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<JobObject>(job, "job"));
+    DT_TRY(call.not_null(out_kind, "out_kind"));
+    if (!is_valid(static_cast<Kind>(kind))) {
+      return call.invalid("kind is %d, which is no dt_kind", kind);
+    }
+    const record::Totals totals = object->job->meter()->read();
+    const record::Totals::Kind& of = totals.kinds[static_cast<size_t>(kind)];
+    *out_kind = {of.operations, of.failures, of.bytes,
+                 of.bus_bytes,  of.busy_ns,  record::bus_bandwidth(of)};
     return {};
   });
 }

@@ -47,7 +47,6 @@ class Page {
 template <class Value>
 void add_kinds(Page* page, const record::Totals& totals, const char* name, const char* type,
                const char* help, const Value& value_of) {
-  static_assert(kKindCount <= static_cast<int>(record::Totals::kKinds));
   page->family(name, type, help);
   for (int kind = 0; kind < kKindCount; ++kind) {
     page->sample(value_of(totals.kinds[static_cast<size_t>(kind)]),

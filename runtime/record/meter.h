@@ -10,6 +10,7 @@
 
 #include "base/dtype.h"
 #include "base/guarded.h"
+#include "base/kinds.h"
 #include "base/status.h"
 #include "record/clock.h"
 
@@ -17,7 +18,7 @@ namespace dt::record {
 
 /// What a rank did so far. Nothing in it ever becomes less.
 struct Totals {
-  static constexpr size_t kKinds = 16;  ///< room for dt::Kind; beyond, nothing is counted
+  static constexpr size_t kKinds = kKindCount;
 
   struct Kind {
     int64_t operations = 0;  ///< that have ended, failures among them

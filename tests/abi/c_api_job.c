@@ -118,6 +118,13 @@ static void check_stats(const fixture* f) {
   REFUSES("rank is 1; it must be in [0, 1)", dt_job_peer_stats(f->job, 1, &peer));
   EXPECT(peer.waits == -1);
 
+  dt_kind_stats kind = {.operations = -1};
+  REFUSES_HANDLES(f, JOB, dt_job, "job", dt_job_kind_stats(h, DT_KIND_REDUCE, &kind));
+  REFUSES("out_kind is NULL", dt_job_kind_stats(f->job, DT_KIND_REDUCE, NULL));
+  REFUSES("kind is 16, which is no dt_kind", dt_job_kind_stats(f->job, (dt_kind)16, &kind));
+  REFUSES("kind is -1, which is no dt_kind", dt_job_kind_stats(f->job, (dt_kind)-1, &kind));
+  EXPECT(kind.operations == -1);
+
   dt_config* config = alone();
   OK(dt_config_set(config, "job.attempt", "3"));
   dt_job* job = NULL;
@@ -132,10 +139,11 @@ static void check_stats(const fixture* f) {
   EXPECT(stats.restarts == 3);
   EXPECT(stats.stalls == 0 && stats.uncounted == 0 && stats.steps == 0);
   EXPECT(stats.hidden_share == 1.0);
-  EXPECT(stats.kinds[DT_KIND_ALLREDUCE].operations == 1);
-  EXPECT(stats.kinds[DT_KIND_ALLREDUCE].bytes == 4);
-  EXPECT(stats.kinds[DT_KIND_ALLREDUCE].bus_bytes == 0); /* nobody to talk to */
-  EXPECT(stats.kinds[DT_KIND_REDUCE].operations == 0);
+  OK(dt_job_kind_stats(job, DT_KIND_ALLREDUCE, &kind));
+  EXPECT(kind.operations == 1 && kind.bytes == 4);
+  EXPECT(kind.bus_bytes == 0); /* nobody to talk to */
+  OK(dt_job_kind_stats(job, DT_KIND_REDUCE, &kind));
+  EXPECT(kind.operations == 0);
   OK(dt_job_peer_stats(job, 0, &peer));
   EXPECT(peer.waits == 0 && peer.waited_ns == 0);
   dt_comm_destroy(comm);

@@ -80,7 +80,7 @@ DT_SIZE(dt_peer_stats, 16);
 DT_FIELD(dt_peer_stats, waits, 0, 8);
 DT_FIELD(dt_peer_stats, waited_ns, 8, 8);
 
-DT_SIZE(dt_stats, 832);
+DT_SIZE(dt_stats, 64);
 DT_FIELD(dt_stats, struct_size, 0, 4);
 DT_FIELD(dt_stats, restarts, 4, 4);
 DT_FIELD(dt_stats, stalls, 8, 8);
@@ -90,7 +90,6 @@ DT_FIELD(dt_stats, step_bytes, 32, 8);
 DT_FIELD(dt_stats, communication_ns, 40, 8);
 DT_FIELD(dt_stats, exposed_ns, 48, 8);
 DT_FIELD(dt_stats, hidden_share, 56, 8);
-DT_FIELD(dt_stats, kinds, 64, 768);
 
 DT_SIZE(dt_param, 24);
 DT_FIELD(dt_param, count, 0, 8);

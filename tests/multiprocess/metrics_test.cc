@@ -23,10 +23,18 @@ namespace {
 
 constexpr int64_t kNsPerMs = 1'000'000;
 
-dt_stats stats_of(dt_job* job) {
-  dt_stats stats;
+struct Stats : dt_stats {
+  dt_kind_stats kinds[DT_KIND_REDUCE_SCATTERV + 1];
+};
+
+Stats stats_of(dt_job* job) {
+  Stats stats;
   dt_stats_init(&stats);
   if (dt_job_stats(job, &stats) != DT_OK) stats.restarts = -1;
+  for (int kind = 0; kind <= DT_KIND_REDUCE_SCATTERV; ++kind) {
+    const dt_status status = dt_job_kind_stats(job, static_cast<dt_kind>(kind), &stats.kinds[kind]);
+    if (status != DT_OK) stats.restarts = -1;
+  }
   return stats;
 }
 
@@ -37,7 +45,7 @@ dt_peer_stats waited_for(dt_job* job, int rank) {
 }
 
 /// What was counted between the two.
-dt_kind_stats difference(const dt_stats& before, const dt_stats& after, dt_kind which) {
+dt_kind_stats difference(const Stats& before, const Stats& after, dt_kind which) {
   dt_kind_stats kind = after.kinds[which];
   kind.operations -= before.kinds[which].operations;
   kind.failures -= before.kinds[which].failures;
@@ -57,8 +65,8 @@ struct Expected {
 /// By rank, since only the main thread may check.
 struct Seen {
   explicit Seen(int world_size) : before(world_size), after(world_size) {}
-  std::vector<dt_stats> before;
-  std::vector<dt_stats> after;
+  std::vector<Stats> before;
+  std::vector<Stats> after;
 };
 
 /// A rank that is late.
@@ -218,7 +226,7 @@ TEST_CASE("a communicator's bus bytes follow from its own size") {
 }
 
 TEST_CASE("with record.entries = 0 nothing is counted but what costs nothing") {
-  std::vector<dt_stats> after(2);
+  std::vector<Stats> after(2);
   require_all_ok(run_ranks(2,
                            [&](const Rank& rank) {
                              RANK_TRY(call_all(rank.world, rank.rank, 2, 10, 1));
@@ -226,14 +234,14 @@ TEST_CASE("with record.entries = 0 nothing is counted but what costs nothing") {
                              return DT_OK;
                            },
                            {{"record.entries", "0"}}));
-  for (const dt_stats& stats : after) {
+  for (const Stats& stats : after) {
     CHECK(stats.restarts == 0);
     for (const dt_kind_stats& kind : stats.kinds) CHECK(kind.operations == 0);
   }
 }
 
 TEST_CASE("an operation that fails is counted as a failure") {
-  std::vector<dt_stats> after(2);
+  std::vector<Stats> after(2);
   const auto outcomes = run_ranks(2, [&](const Rank& rank) {
     float value = 1;
     const dt_status status =
@@ -296,7 +304,7 @@ TEST_CASE("a stall is counted once, however often somebody looks") {
 TEST_CASE("steps of all reducers are counted together") {
   constexpr int kSteps = 3;
   constexpr int64_t kCount = 500;
-  std::vector<dt_stats> after(2);
+  std::vector<Stats> after(2);
   std::vector<dt_reducer_statistics> own(2);
   require_all_ok(run_ranks(2, [&](const Rank& rank) {
     dt_param param{};

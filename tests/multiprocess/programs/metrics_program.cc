@@ -27,9 +27,13 @@ int main() {
   if (!worked(dt_barrier(world, nullptr, nullptr))) return 1;
   dt_stats stats;
   dt_stats_init(&stats);
-  if (!worked(dt_job_stats(job, &stats))) return 1;
+  dt_kind_stats barriers;
+  if (!worked(dt_job_stats(job, &stats)) ||
+      !worked(dt_job_kind_stats(job, DT_KIND_BARRIER, &barriers))) {
+    return 1;
+  }
   printf("restarts %d barriers %lld\n", stats.restarts,
-         static_cast<long long>(stats.kinds[DT_KIND_BARRIER].operations));
+         static_cast<long long>(barriers.operations));
   const bool ended = worked(dt_finalize(job, -1));
   dt_comm_destroy(world);
   dt_job_destroy(job);
