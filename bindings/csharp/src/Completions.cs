@@ -107,8 +107,7 @@ namespace Dt
             polling.IsBackground = true;
             polling.Name = "dt completions";
             polling.Start();
-            AppDomain.CurrentDomain.ProcessExit += Stop;
-            AppDomain.CurrentDomain.DomainUnload += Unload;
+            CodeEnd.Add(Stop, Unload);
             Volatile.Write(ref thread, polling);
         }
 

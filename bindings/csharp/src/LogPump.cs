@@ -47,8 +47,7 @@ namespace Dt
             pump.IsBackground = true;
             pump.Name = "dt log";
             pump.Start();
-            AppDomain.CurrentDomain.ProcessExit += Stop;
-            AppDomain.CurrentDomain.DomainUnload += Unload;
+            CodeEnd.Add(Stop, Unload);
             thread = pump;
         }
 

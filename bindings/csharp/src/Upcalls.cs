@@ -61,8 +61,7 @@ namespace Dt
             calling.IsBackground = true;
             calling.Name = "dt calls";
             calling.Start();
-            AppDomain.CurrentDomain.ProcessExit += Stop;
-            AppDomain.CurrentDomain.DomainUnload += Unload;
+            CodeEnd.Add(Stop, Unload);
             thread = calling;
         }
 

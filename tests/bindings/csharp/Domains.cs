@@ -1,14 +1,61 @@
 // SPDX-License-Identifier: Apache-2.0
-#if !NETCOREAPP // .NET has no application domains.
 using System;
 using System.IO;
 using System.Threading;
 using Dt;
+#if NETCOREAPP
+using System.Reflection;
+using System.Runtime.CompilerServices;
+using System.Runtime.Loader;
+#endif
 
 /// Application domains that use one libdt and come and go: each gets its own errors, messages and
-/// completions, and takes nothing along that another needs.
+/// completions, and takes nothing along that another needs. On .NET, which has no domains, collectible
+/// contexts, of which nothing stays.
 static class Domains
 {
+#if NETCOREAPP
+    sealed class Context : AssemblyLoadContext
+    {
+        internal Context() : base("other", true)
+        {
+        }
+
+        /// This program and Dt.dll once more; what belongs to .NET is shared.
+        protected override Assembly Load(AssemblyName name)
+        {
+            string path = Path.Combine(AppDomain.CurrentDomain.BaseDirectory, name.Name + ".dll");
+            return File.Exists(path) ? LoadFromAssemblyPath(path) : null;
+        }
+    }
+
+    internal static int Run()
+    {
+        for (int round = 0; round < 5; ++round)
+        {
+            WeakReference other = WorkElsewhere();
+            Work();
+            Suite.WaitFor(() =>
+            {
+                Suite.Collect();
+                return !other.IsAlive;
+            }, "the context is gone");
+        }
+        return 0;
+    }
+
+    /// Nothing on the caller's stack may keep the context.
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    static WeakReference WorkElsewhere()
+    {
+        Context other = new Context();
+        Assembly program = other.LoadFromAssemblyPath(typeof(Domains).Assembly.Location);
+        program.GetType("Domains").GetMethod("Work", BindingFlags.NonPublic | BindingFlags.Static).Invoke(null, null);
+        Work();  // while the other is there
+        other.Unload();
+        return new WeakReference(other);
+    }
+#else
     const string PortKey = "port";
     static Work forgotten, last;  // of the domain that runs Leave
 
@@ -32,41 +79,6 @@ static class Domains
         }
         Unload();
         return 0;
-    }
-
-    /// Its jobs warn of a key that a newer release may know.
-    static Config Talkative()
-    {
-        string path = Path.GetTempFileName();
-        File.WriteAllText(path, "schema = 99\nother = 1\n");
-        try
-        {
-            return new Config(path).Set("job.rank", "0").Set("job.world_size", "1");
-        }
-        finally
-        {
-            File.Delete(path);
-        }
-    }
-
-    static void Work()
-    {
-        int heard = 0;
-        using (Config config = Talkative())
-        {
-            config.SetLogSink((level, line) => Interlocked.Increment(ref heard));
-            using (Job job = new Job(config))
-            using (Comm world = job.World())
-            {
-                Suite.Throws<DtInvalidArgumentException>(() => world.Broadcast(new float[1], 7), "root", "7");
-                float[] buffer = { 3 };
-                Suite.Check(world.AllReduceAsync(buffer).AsTask().Wait(60000), "a task in time");
-                Suite.Equal(3f, buffer[0], "sum");
-                job.Leave();
-            }
-            Suite.Throws<DtConfigException>(() => config.Set("no.such_key", "1"), "no.such_key");
-            Suite.WaitFor(() => Volatile.Read(ref heard) > 0, "messages of this job");
-        }
     }
 
     /// The other domain is unloaded while libdt still uses its array: that waits.
@@ -112,6 +124,44 @@ static class Domains
         last = job.World().RecvAsync(new int[1], 1);
         Suite.Check(!forgotten.Test() && !last.Test(), "both wait for their peer");
     }
+#endif
+
+    /// Its jobs warn of a key that a newer release may know.
+    static Config Talkative()
+    {
+        string path = Path.GetTempFileName();
+        File.WriteAllText(path, "schema = 99\nother = 1\n");
+        try
+        {
+            return new Config(path).Set("job.rank", "0").Set("job.world_size", "1");
+        }
+        finally
+        {
+            File.Delete(path);
+        }
+    }
+
+    static void Work()
+    {
+        int heard = 0;
+        using (Config config = Talkative())
+        {
+            config.SetLogSink((level, line) => Interlocked.Increment(ref heard));
+            using (Job job = new Job(config))
+            using (Comm world = job.World())
+            {
+                Suite.Throws<DtInvalidArgumentException>(() => world.Broadcast(new float[1], 7), "root", "7");
+                float[] buffer = { 3 };
+                Suite.Check(world.AllReduceAsync(buffer).AsTask().Wait(60000), "a task in time");
+                Suite.Equal(3f, buffer[0], "sum");
+                int[] whole = { 4 };
+                world.AllReduce(whole, Sum());
+                job.Leave();
+            }
+            Suite.Throws<DtConfigException>(() => config.Set("no.such_key", "1"), "no.such_key");
+            Suite.WaitFor(() => Volatile.Read(ref heard) > 0, "messages of this job");
+        }
+    }
 
     /// A function of this domain.
     static Combine Sum() =>
@@ -120,4 +170,3 @@ static class Domains
             for (int i = 0; i < given.Length; ++i) inOut[i] += given[i];
         });
 }
-#endif

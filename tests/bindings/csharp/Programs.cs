@@ -17,9 +17,7 @@ static class Programs
             case "collectives": return Collectives();
             case "peer-death": return PeerDeath();
             case "leave-open": return LeaveOpen();
-#if !NETCOREAPP
             case "domains": return Domains.Run();
-#endif
             case "version": return Version();
             case "overhead": return Overhead.Run(20000);
             default: return 2;

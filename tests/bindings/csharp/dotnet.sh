@@ -35,7 +35,7 @@ library=("$net3"/shared/Microsoft.NETCore.App/*)
 # 1702: assemblies of the runtime refer to each other by versions that differ from their own.
 strict=(mcs -nostdlib -noconfig -langversion:7.2 -warn:4 -warnaserror -nowarn:1702 -unsafe -optimize+)
 for name in Private.CoreLib Collections Collections.Concurrent ComponentModel.Primitives Console Diagnostics.Process \
-  Diagnostics.TraceSource IO.FileSystem Linq Memory Runtime Runtime.Extensions Runtime.InteropServices \
+  Diagnostics.TraceSource IO.FileSystem Linq Memory Runtime Runtime.Extensions Runtime.InteropServices Runtime.Loader \
   Security.Cryptography.Algorithms Security.Cryptography.Primitives Text.RegularExpressions Threading Threading.Tasks \
   Threading.Thread; do
   strict+=("-r:${library[0]}/System.$name.dll")
@@ -73,7 +73,9 @@ for dotnet in "$net8/dotnet" "$net3/dotnet"; do
       fi
       check "$group of ${programs##*/} on .NET $version" "${run[@]}" "$programs/tests.exe" "$group"
     done
-    for program in collectives peer-death leave-open loading readme; do
+    for program in collectives peer-death leave-open loading readme domains; do
+      # .NET has no domains; the sources as .NET sees them use contexts in their place.
+      [ "$program $programs" != "domains $made/net472" ] || continue
       check "$program of ${programs##*/} on .NET $version" "$root/tests/bindings/csharp/run_program.py" \
         --runtime "$(printf '%q ' "${run[@]}")" --dt "$build/runtime/cli/dt" --tests "$programs/tests.exe" \
         --map "$root/runtime/capi/libdt.map" "$program"
