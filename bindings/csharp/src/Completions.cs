@@ -142,8 +142,8 @@ namespace Dt
             {
                 if (Monitor.Wait(gate, ExitLimitMs)) continue;
                 throw DtException.Make(new ErrorParts(Status.InvalidState, "dt: operations are under way " +
-                    "whose buffers would go with this application domain; wait for their works, or abort " +
-                    "the job, before it is unloaded"));
+                    "whose buffers would go with this application domain or AssemblyLoadContext; wait for " +
+                    "their works, or abort the job, before it is unloaded"));
             }
         }
 

@@ -35,29 +35,62 @@ static class Domains
         {
             WeakReference other = WorkElsewhere();
             Work();
-            Suite.WaitFor(() =>
-            {
-                Suite.Collect();
-                return !other.IsAlive;
-            }, "the context is gone");
+            AwaitGone(other);
         }
+        AwaitGone(Unload());
         return 0;
     }
+
+    static void AwaitGone(WeakReference context) =>
+        Suite.WaitFor(() =>
+        {
+            Suite.Collect();
+            return !context.IsAlive;
+        }, "the context is gone");
 
     /// Nothing on the caller's stack may keep the context.
     [MethodImpl(MethodImplOptions.NoInlining)]
     static WeakReference WorkElsewhere()
     {
         Context other = new Context();
-        Assembly program = other.LoadFromAssemblyPath(typeof(Domains).Assembly.Location);
-        program.GetType("Domains").GetMethod("Work", BindingFlags.NonPublic | BindingFlags.Static).Invoke(null, null);
+        Call(other, "Work");
         Work();  // while the other is there
         other.Unload();
         return new WeakReference(other);
     }
+
+    static object Call(Context other, string method, params object[] arguments) =>
+        other.LoadFromAssemblyPath(typeof(Domains).Assembly.Location).GetType("Domains")
+            .GetMethod(method, BindingFlags.NonPublic | BindingFlags.Static).Invoke(null, arguments);
+
+    /// While libdt uses an array of the other context its unloading fails after some seconds; then it works.
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    static WeakReference Unload()
+    {
+        using (StoreServer server = Ranks.Serve(2))
+        {
+            Context other = new Context();
+            Thread rank = new Thread(() => Call(other, "Leave", server.Port));
+            rank.Start();
+            using (Config config = Ranks.Settings(1, 2, server.Port))
+            using (Job job = new Job(config))
+            using (Comm world = job.World())
+            {
+                Suite.Check(rank.Join(60000), "the other rank has issued its operation");
+                // The class of the error is the other context's.
+                Exception refused = Suite.Throws<Exception>(() => other.Unload(), "operations are under way", "AssemblyLoadContext");
+                Suite.Equal("DtInvalidStateException", refused.GetType().Name, "class");
+                int[] buffer = new int[1 << 20];
+                world.AllReduce(buffer, Sum());
+                Suite.Equal(5, buffer[buffer.Length - 1], "sum with a context that could not be unloaded");
+                world.Send(new int[1], 0);
+                other.Unload();
+            }
+            return new WeakReference(other);
+        }
+    }
 #else
     const string PortKey = "port";
-    static Work forgotten, last;  // of the domain that runs Leave
 
     internal static int Run()
     {
@@ -88,7 +121,7 @@ static class Domains
         {
             AppDomain other = AppDomain.CreateDomain("with a rank");
             other.SetData(PortKey, server.Port);
-            Thread rank = new Thread(() => other.DoCallBack(Leave));
+            Thread rank = new Thread(() => other.DoCallBack(LeaveAtPort));
             rank.Start();
             using (Config config = Ranks.Settings(1, 2, server.Port))
             using (Job job = new Job(config))
@@ -114,9 +147,16 @@ static class Domains
         }
     }
 
-    static void Leave()
+    static void LeaveAtPort()
     {
-        int port = (int)AppDomain.CurrentDomain.GetData(PortKey);
+        Leave((int)AppDomain.CurrentDomain.GetData(PortKey));
+    }
+#endif
+
+    static Work forgotten, last;  // of the domain or context that runs Leave
+
+    static void Leave(int port)
+    {
         Job job = new Job(Ranks.Settings(0, 2, port));
         int[] buffer = new int[1 << 20];
         for (int i = 0; i < buffer.Length; ++i) buffer[i] = 5;
@@ -124,7 +164,6 @@ static class Domains
         last = job.World().RecvAsync(new int[1], 1);
         Suite.Check(!forgotten.Test() && !last.Test(), "both wait for their peer");
     }
-#endif
 
     /// Its jobs warn of a key that a newer release may know.
     static Config Talkative()
