@@ -339,9 +339,10 @@ inline std::optional<int32_t> wait_any(const std::vector<const Work*>& works,
 template <class Void>
 struct BasicView {
   Void* data = nullptr;
-  int64_t count = 0; /**< elements */
-  dt_dtype dtype = DT_U8;
+  int64_t count = 0;                 /**< elements */
+  dt_dtype dtype = DT_DTYPE_FORCE32; /**< an empty vector's view has one, {} has none */
 
+  /** Nothing: for ranks that have nothing to give or to get. */
   BasicView() noexcept = default;
   BasicView(Void* memory, int64_t elements, dt_dtype type) noexcept
       : data(memory), count(elements), dtype(type) {}
@@ -672,14 +673,16 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
     dt_collective one;
     dt_collective_init(&one);
     one.kind = kind;
-    one.dtype = send.data != nullptr || recv.data == nullptr ? send.dtype : recv.dtype;
+    const bool sends = send.dtype != DT_DTYPE_FORCE32;
+    const bool receives = recv.dtype != DT_DTYPE_FORCE32;
+    one.dtype = sends ? send.dtype : receives ? recv.dtype : DT_U8;
     one.peer = peer;
     one.timeout_ms = options.timeout_ms;
     one.name = options.name;
     one.send = send.data;
     one.recv = recv.data;
     one.stream = options.stream;
-    if (send.data != nullptr && recv.data != nullptr && send.dtype != recv.dtype) {
+    if (sends && receives && send.dtype != recv.dtype) {
       detail::refuse(detail::kind_name(kind) + ": send and recv have elements of different dtypes");
     }
     return one;

@@ -193,6 +193,7 @@ static class Program
         CoreTests.Add();
         CollectiveTests.Add();
         BlockTests.Add();
+        MatrixTests.Add();
         SafetyTests.Add();
         AsyncTests.Add();
         CombineTests.Add();

@@ -39,6 +39,7 @@ def main():
     parser.add_argument("--mcs", required=True)
     parser.add_argument("--package", type=Path, required=True)
     parser.add_argument("--vectors", type=Path, required=True)
+    parser.add_argument("--collectives", type=Path, required=True)
     parser.add_argument("--dir", type=Path, required=True)
     parser.add_argument("--stamp", type=Path, required=True)
     parser.add_argument("--example", action="append", default=[], help="a source of fashion_mnist.exe")
@@ -76,6 +77,7 @@ def main():
         subprocess.run(strict + ["-target:exe", f"-r:{dll}", f"-out:{folder}/readme.exe", str(folder / "Readme.cs")],
                        check=True)
         write_vectors(options.vectors, folder / "sampler_vectors.txt")
+        shutil.copy(options.collectives, folder)
     options.stamp.write_text("")
 
 

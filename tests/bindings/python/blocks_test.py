@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives that move blocks, of 2 and 3 ranks, which are threads, against closed forms."""
+"""What matrix_test.py leaves of collectives that move blocks: groups, and what is refused."""
 
 import array
 import os
@@ -10,168 +10,15 @@ sys.path.insert(0, os.path.dirname(__file__))
 import dt
 from ranks import run_ranks
 
-COUNT = 5
-
-
-def part(sender, receiver, count):
-    """What one rank has for another one."""
-    return [100 * sender + 10 * receiver + i for i in range(count)]
-
-
-def uneven(sender, receiver):
-    """Counts that differ for each pair, zero among them."""
-    return (sender + 2 * receiver) % 4
-
 
 def ints(values):
     return array.array("i", values)
-
-
-def joined(parts):
-    return [each for one in parts for each in one]
-
-
-def backwards(counts):
-    """Offsets of blocks in reverse order, with two elements before each, and where all ends."""
-    offsets, end = [0] * len(counts), 0
-    for rank in reversed(range(len(counts))):
-        offsets[rank] = end + 2
-        end += 2 + counts[rank]
-    return offsets, end
-
-
-def placed(parts, offsets, end):
-    """The parts where offsets say, -1 between them."""
-    values = [-1] * end
-    for offset, part_of_rank in zip(offsets, parts):
-        values[offset:offset + len(part_of_rank)] = part_of_rank
-    return values
-
-
-def forms(comm, name):
-    """The blocking form, and the other one with its wait."""
-    def asynchronous(*args, **more):
-        getattr(comm, name + "_async")(*args, **more).wait()
-    return getattr(comm, name), asynchronous
 
 
 class Blocks(unittest.TestCase):
     def check(self, body):
         for world in (2, 3):
             run_ranks(world, body)
-
-    def test_alltoall(self):
-        def body(_, comm):
-            ranks = range(comm.size)
-            for call in forms(comm, "alltoall"):
-                recv = ints([0] * (COUNT * comm.size))
-                call(ints(joined(part(comm.rank, r, COUNT) for r in ranks)), recv)
-                self.assertEqual(list(recv), joined(part(r, comm.rank, COUNT) for r in ranks))
-        self.check(body)
-
-    def test_alltoallv(self):
-        def body(_, comm):
-            ranks = range(comm.size)
-            to = [uneven(comm.rank, r) for r in ranks]
-            come = [uneven(r, comm.rank) for r in ranks]
-            for call in forms(comm, "alltoallv"):
-                recv = ints([0] * sum(come))
-                call(ints(joined(part(comm.rank, r, to[r]) for r in ranks)), to, recv, come)
-                self.assertEqual(list(recv), joined(part(r, comm.rank, come[r]) for r in ranks))
-        self.check(body)
-
-    def test_gather_and_scatter(self):
-        def body(_, comm):
-            ranks = range(comm.size)
-            for root in ranks:
-                at_root = comm.rank == root
-                everything = joined(part(r, root, COUNT) for r in ranks)
-                for call in forms(comm, "gather"):
-                    recv = ints([0] * len(everything)) if at_root else None
-                    call(ints(part(comm.rank, root, COUNT)), recv, root)
-                    self.assertEqual(list(recv or []), everything if at_root else [])
-                for call in forms(comm, "scatter"):
-                    recv = ints([0] * COUNT)
-                    call(ints(everything) if at_root else None, recv, root)
-                    self.assertEqual(list(recv), part(comm.rank, root, COUNT))
-        self.check(body)
-
-    def test_counts_of_each_rank(self):
-        def body(_, comm):
-            ranks = range(comm.size)
-            for root in ranks:
-                at_root = comm.rank == root
-                counts = [uneven(r, root) for r in ranks]
-                everything = joined(part(r, root, counts[r]) for r in ranks)
-                mine = part(comm.rank, root, counts[comm.rank])
-                for call in forms(comm, "gatherv"):
-                    recv = ints([0] * len(everything)) if at_root else None
-                    call(ints(mine), recv, counts if at_root else None, root)
-                    self.assertEqual(list(recv or []), everything if at_root else [])
-                for call in forms(comm, "scatterv"):
-                    recv = ints([0] * len(mine))
-                    call(ints(everything) if at_root else None, counts if at_root else None, recv, root)
-                    self.assertEqual(list(recv), mine)
-                for call in forms(comm, "allgatherv"):
-                    recv = ints([0] * len(everything))
-                    call(ints(mine), recv, counts)
-                    self.assertEqual(list(recv), everything)
-                for call in forms(comm, "reduce_scatterv"):
-                    recv = ints([0] * len(mine))
-                    call(ints(everything), counts, recv)
-                    self.assertEqual(list(recv), [comm.size * each for each in mine])
-        self.check(body)
-
-    def test_alltoallv_with_offsets(self):
-        def body(_, comm):
-            ranks = range(comm.size)
-            to = [uneven(comm.rank, r) for r in ranks]
-            come = [uneven(r, comm.rank) for r in ranks]
-            sent, received = ([part(comm.rank, r, to[r]) for r in ranks],
-                              [part(r, comm.rank, come[r]) for r in ranks])
-            send_offsets, send_end = backwards(to)
-            recv_offsets, recv_end = backwards(come)
-            for call in forms(comm, "alltoallv"):
-                recv = ints([-1] * recv_end)
-                call(ints(placed(sent, send_offsets, send_end)), to, recv, come,
-                     send_offsets=send_offsets, recv_offsets=tuple(recv_offsets))
-                self.assertEqual(list(recv), placed(received, recv_offsets, recv_end))
-                recv = ints([-1] * recv_end)
-                call(ints(joined(sent)), to, recv, come, recv_offsets=recv_offsets)
-                self.assertEqual(list(recv), placed(received, recv_offsets, recv_end))
-                recv = ints([-1] * sum(come))
-                call(ints(placed(sent, send_offsets, send_end)), to, recv, come, send_offsets=send_offsets)
-                self.assertEqual(list(recv), joined(received))
-        self.check(body)
-
-    def test_offsets_of_each_rank(self):
-        def body(_, comm):
-            ranks = range(comm.size)
-            for root in ranks:
-                at_root = comm.rank == root
-                counts = [uneven(r, root) for r in ranks]
-                offsets, end = backwards(counts)
-                everything = placed([part(r, root, counts[r]) for r in ranks], offsets, end)
-                mine = part(comm.rank, root, counts[comm.rank])
-                of_root = offsets if at_root else None
-                for call in forms(comm, "gatherv"):
-                    recv = ints([-1] * end) if at_root else None
-                    call(ints(mine), recv, counts if at_root else None, root, offsets=of_root)
-                    self.assertEqual(list(recv or []), everything if at_root else [])
-                for call in forms(comm, "scatterv"):
-                    recv = ints([0] * len(mine))
-                    call(ints(everything) if at_root else None, counts if at_root else None, recv, root,
-                         offsets=of_root)
-                    self.assertEqual(list(recv), mine)
-                for call in forms(comm, "allgatherv"):
-                    recv = ints([-1] * end)
-                    call(ints(mine), recv, counts, offsets=offsets)
-                    self.assertEqual(list(recv), everything)
-                for call in forms(comm, "reduce_scatterv"):
-                    recv = ints([0] * len(mine))
-                    call(ints(everything), counts, recv, "max", offsets=offsets)
-                    self.assertEqual(list(recv), mine)
-        self.check(body)
 
     def test_wrong_offsets_are_refused(self):
         def body(_, comm):

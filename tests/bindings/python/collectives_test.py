@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All collectives of 2 and 3 ranks, which are threads, against closed forms; blocking and not."""
+"""What matrix_test.py leaves of collectives, and the reducer; ranks are threads."""
 
 import array
 import gc
 import os
 import pathlib
-import struct
 import sys
 import tempfile
 import unittest
@@ -14,123 +13,10 @@ sys.path.insert(0, os.path.dirname(__file__))
 import dt
 from ranks import run_ranks
 
-LETTERS = {dt.Dtype.I8: "b", dt.Dtype.U8: "B", dt.Dtype.I32: "i", dt.Dtype.U32: "I", dt.Dtype.I64: "q",
-           dt.Dtype.U64: "Q", dt.Dtype.F32: "f", dt.Dtype.F64: "d", dt.Dtype.I16: "h", dt.Dtype.U16: "H"}
-COUNT = 7
-
-
-def half(values):
-    return array.array("H", struct.unpack(f"{len(values)}H", struct.pack(f"{len(values)}e", *values)))
-
-
-def brain(values):
-    return array.array("H", [struct.unpack("I", struct.pack("f", value))[0] >> 16 for value in values])
-
-
-def make(dtype, values):
-    """(array, what dt is given)"""
-    if dtype in LETTERS:
-        made = array.array(LETTERS[dtype], values)
-        return made, made
-    made = half(values) if dtype == dt.Dtype.F16 else brain(values)
-    return made, dt.Buffer(made, dtype=dtype)
-
-
-def pattern(rank, world, count):
-    return [rank + world * i for i in range(count)]
-
-
-def both_forms(call, *args, **named):
-    """Calls the blocking form or the other, by turns; gives a function that waits."""
-    def plain():
-        getattr(*call)(*args, **named)
-        return lambda: None
-
-    def asynchronous():
-        return getattr(call[0], call[1] + "_async")(*args, **named).wait
-    return plain, asynchronous
-
 
 class Collectives(unittest.TestCase):
     def check(self, world, body):
         run_ranks(world, body)
-
-    def test_reductions_of_each_dtype(self):
-        forms = {dt.ReduceOp.SUM: sum, dt.ReduceOp.MIN: min, dt.ReduceOp.MAX: max}
-
-        def body(_, comm):
-            for dtype in (*LETTERS, dt.Dtype.F16, dt.Dtype.BF16):
-                for op, form in forms.items():
-                    expected, _ = make(dtype, [form(pattern(r, comm.size, COUNT)[i] for r in range(comm.size))
-                                               for i in range(COUNT)])
-                    for number in range(2):
-                        _, send = make(dtype, pattern(comm.rank, comm.size, COUNT))
-                        kept, recv = make(dtype, [0] * COUNT)
-                        both_forms((comm, "allreduce"), send, recv, op)[number]()()
-                        self.assertEqual(kept, expected)
-                        kept, place = make(dtype, pattern(comm.rank, comm.size, COUNT))
-                        both_forms((comm, "allreduce"), place, op=op)[number]()()
-                        self.assertEqual(kept, expected)
-        for world in (2, 3):
-            self.check(world, body)
-
-    def test_mean_and_product(self):
-        def body(_, comm):
-            values = array.array("d", [comm.rank + 1] * 3)
-            comm.allreduce(values, op=dt.ReduceOp.AVG)
-            self.assertEqual(list(values), [(comm.size + 1) / 2] * 3)
-            values = array.array("q", [comm.rank + 2] * 3)
-            comm.allreduce(values, op=dt.ReduceOp.PROD)
-            self.assertEqual(list(values), [2 * 3] * 3)
-        self.check(2, body)
-
-    def test_reduce_broadcast_allgather_reduce_scatter(self):
-        def body(_, comm):
-            rank, size = comm.rank, comm.size
-            for root in range(size):
-                for number in range(2):
-                    send = array.array("f", pattern(rank, size, COUNT))
-                    total = array.array("f", [sum(pattern(r, size, COUNT)[i] for r in range(size))
-                                              for i in range(COUNT)])
-                    recv = array.array("f", [0] * COUNT) if rank == root else None
-                    both_forms((comm, "reduce"), send, recv, root=root)[number]()()
-                    if rank == root:
-                        self.assertEqual(recv, total)
-                    both_forms((comm, "reduce"), send, root=root)[number]()()
-                    self.assertEqual(send, total if rank == root else
-                                     array.array("f", pattern(rank, size, COUNT)))
-                    values = array.array("i", pattern(rank, size, COUNT))
-                    both_forms((comm, "broadcast"), values, root)[number]()()
-                    self.assertEqual(list(values), pattern(root, size, COUNT))
-                    every = array.array("i", [0] * (COUNT * size))
-                    both_forms((comm, "allgather"), array.array("i", pattern(rank, size, COUNT)),
-                               every)[number]()()
-                    self.assertEqual(list(every), [v for r in range(size) for v in pattern(r, size, COUNT)])
-                    mine = array.array("i", [0] * COUNT)
-                    every = array.array("i", pattern(rank, size, COUNT * size))
-                    both_forms((comm, "reduce_scatter"), every, mine)[number]()()
-                    self.assertEqual(list(mine), [sum(pattern(r, size, COUNT * size)[rank * COUNT + i]
-                                                      for r in range(size)) for i in range(COUNT)])
-                    both_forms((comm, "barrier"))[number]()()
-        for world in (2, 3):
-            self.check(world, body)
-
-    def test_send_and_recv(self):
-        def body(_, comm):
-            rank, size = comm.rank, comm.size
-            to, source = (rank + 1) % size, (rank - 1) % size
-            mine, theirs = array.array("f", [rank] * 5), array.array("f", [-1] * 5)
-            works = [comm.send_async(mine, to), comm.recv_async(theirs, source)]
-            for work in works:
-                self.assertTrue(work.wait(20))
-            self.assertEqual(list(theirs), [source] * 5)
-            if rank == 0:
-                comm.send(mine, 1)
-            elif rank == 1:
-                comm.recv(theirs, 0)
-                self.assertEqual(list(theirs), [0] * 5)
-        for world in (2, 3):
-            self.check(world, body)
 
     def test_groups(self):
         def body(_, comm):

@@ -136,7 +136,7 @@ final class SamplerTests {
   }
 
   private static void vectors() throws Exception {
-    String all = Files.readString(Path.of(System.getProperty("dttest.vectors")));
+    String all = Files.readString(Path.of(System.getProperty("dttest.vectors"), "sampler_vectors.json"));
     int from = all.indexOf("\"sampler\": [");
     String samplers = all.substring(from, all.indexOf("\"mt19937\"", from));
     Matcher each = Pattern.compile("\\{[^}]*}").matcher(samplers);

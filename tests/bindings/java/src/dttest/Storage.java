@@ -6,115 +6,112 @@ import io.dt.DataType;
 import io.dt.Tensor;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
-import java.nio.DoubleBuffer;
-import java.nio.FloatBuffer;
-import java.nio.IntBuffer;
-import java.nio.LongBuffer;
-import java.util.function.IntToDoubleFunction;
+import java.util.function.Supplier;
 
 /** Kinds of memory that a tensor can be made of. */
 enum Storage {
-  FLOATS,
-  DOUBLES,
-  INTS,
-  LONGS,
   BYTES,
+  TYPED_BUFFER,
   OF_DT,
   ADDRESS,
-  FLOAT_ARRAY,
-  DOUBLE_ARRAY,
-  INT_ARRAY,
-  LONG_ARRAY,
-  BYTE_ARRAY;
+  BYTE_ARRAY,
+  TYPED_ARRAY;
 
-  /** A tensor, what it is made of, and how to read it. */
-  record Place(Tensor tensor, Object memory, int count, IntToDoubleFunction element) {
-    double[] read() {
-      double[] values = new double[count];
-      for (int i = 0; i < count; i++) values[i] = element.applyAsDouble(i);
-      return values;
-    }
-  }
+  /** A tensor, what it is made of, and its bytes. */
+  record Place(Tensor tensor, Object memory, Supplier<byte[]> bytes) {}
 
+  /** An array, which only blocking calls take. */
   boolean onHeap() {
-    return ordinal() >= FLOAT_ARRAY.ordinal();
+    return this == BYTE_ARRAY || this == TYPED_ARRAY;
   }
 
-  Place make(Comm comm, double[] values) {
-    int n = values.length;
-    switch (this) {
-      case FLOATS: {
-        FloatBuffer memory = Ranks.floats(n);
-        fill(values, (i, value) -> memory.put(i, (float) value));
-        return new Place(Tensor.of(memory), memory, n, memory::get);
+  boolean has(DataType dtype) {
+    if (this != TYPED_BUFFER && this != TYPED_ARRAY) return true;
+    return switch (dtype) {
+      case I32, I64, F32, F64 -> true;
+      default -> false;
+    };
+  }
+
+  Place make(Comm comm, DataType dtype, byte[] before) {
+    int count = before.length / dtype.bytes();
+    return switch (this) {
+      case BYTES, TYPED_BUFFER -> {
+        ByteBuffer memory = Ranks.bytes(before.length).put(0, before);
+        yield new Place(
+            this == BYTES ? Tensor.of(memory, dtype) : typed(memory, dtype), memory,
+            () -> read(memory, before.length));
       }
-      case DOUBLES: {
-        DoubleBuffer memory = Ranks.bytes(8 * n).asDoubleBuffer();
-        fill(values, memory::put);
-        return new Place(Tensor.of(memory), memory, n, memory::get);
+      case OF_DT, ADDRESS -> {
+        Tensor memory = comm.allocate(count + 1, dtype);
+        ByteBuffer bytes = memory.buffer().put(0, before);
+        yield new Place(
+            this == OF_DT ? memory.slice(0, count)
+                : Tensor.at(memory.address(), count, dtype, memory),
+            memory, () -> read(bytes, before.length));
       }
-      case INTS: {
-        IntBuffer memory = Ranks.bytes(4 * n).asIntBuffer();
-        fill(values, (i, value) -> memory.put(i, (int) value));
-        return new Place(Tensor.of(memory), memory, n, memory::get);
+      case BYTE_ARRAY -> {
+        byte[] memory = before.clone();
+        yield new Place(Tensor.of(memory, dtype), memory, () -> memory);
       }
-      case LONGS: {
-        LongBuffer memory = Ranks.bytes(8 * n).asLongBuffer();
-        fill(values, (i, value) -> memory.put(i, (long) value));
-        return new Place(Tensor.of(memory), memory, n, memory::get);
+      case TYPED_ARRAY -> array(dtype, view(before), count);
+    };
+  }
+
+  private static ByteBuffer view(byte[] bytes) {
+    return ByteBuffer.wrap(bytes).order(ByteOrder.nativeOrder());
+  }
+
+  private static byte[] read(ByteBuffer memory, int size) {
+    byte[] bytes = new byte[size];
+    memory.get(0, bytes);
+    return bytes;
+  }
+
+  private static Tensor typed(ByteBuffer memory, DataType dtype) {
+    return switch (dtype) {
+      case I32 -> Tensor.of(memory.asIntBuffer());
+      case I64 -> Tensor.of(memory.asLongBuffer());
+      case F32 -> Tensor.of(memory.asFloatBuffer());
+      default -> Tensor.of(memory.asDoubleBuffer());
+    };
+  }
+
+  private static Place array(DataType dtype, ByteBuffer before, int count) {
+    ByteBuffer after = view(new byte[before.capacity()]);
+    switch (dtype) {
+      case I32: {
+        int[] memory = new int[count];
+        before.asIntBuffer().get(memory);
+        return new Place(Tensor.of(memory), memory, () -> {
+          after.asIntBuffer().put(memory);
+          return after.array();
+        });
       }
-      case BYTES: {
-        ByteBuffer memory = Ranks.bytes(4 * n);
-        fill(values, (i, value) -> memory.putInt(4 * i, (int) value));
-        return new Place(Tensor.of(memory, DataType.I32), memory, n, i -> memory.getInt(4 * i));
+      case I64: {
+        long[] memory = new long[count];
+        before.asLongBuffer().get(memory);
+        return new Place(Tensor.of(memory), memory, () -> {
+          after.asLongBuffer().put(memory);
+          return after.array();
+        });
       }
-      case OF_DT: {
-        Tensor memory = comm.allocate(n + 1, DataType.F32);
-        ByteBuffer bytes = memory.buffer();
-        fill(values, (i, value) -> bytes.putFloat(4 * i, (float) value));
-        return new Place(memory.slice(0, n), memory, n, i -> bytes.getFloat(4 * i));
-      }
-      case ADDRESS: {
-        Tensor memory = comm.allocate(n + 1, DataType.I64);
-        ByteBuffer bytes = memory.buffer();
-        fill(values, (i, value) -> bytes.putLong(8 * i, (long) value));
-        return new Place(
-            Tensor.at(memory.address(), n, DataType.I64, memory), memory, n,
-            i -> bytes.getLong(8 * i));
-      }
-      case FLOAT_ARRAY: {
-        float[] memory = new float[n];
-        fill(values, (i, value) -> memory[i] = (float) value);
-        return new Place(Tensor.of(memory), memory, n, i -> memory[i]);
-      }
-      case DOUBLE_ARRAY: {
-        double[] memory = values.clone();
-        return new Place(Tensor.of(memory), memory, n, i -> memory[i]);
-      }
-      case INT_ARRAY: {
-        int[] memory = new int[n];
-        fill(values, (i, value) -> memory[i] = (int) value);
-        return new Place(Tensor.of(memory), memory, n, i -> memory[i]);
-      }
-      case LONG_ARRAY: {
-        long[] memory = new long[n];
-        fill(values, (i, value) -> memory[i] = (long) value);
-        return new Place(Tensor.of(memory), memory, n, i -> memory[i]);
+      case F32: {
+        float[] memory = new float[count];
+        before.asFloatBuffer().get(memory);
+        return new Place(Tensor.of(memory), memory, () -> {
+          after.asFloatBuffer().put(memory);
+          return after.array();
+        });
       }
       default: {
-        byte[] memory = new byte[4 * n];
-        ByteBuffer view = ByteBuffer.wrap(memory).order(ByteOrder.nativeOrder());
-        fill(values, (i, value) -> view.putInt(4 * i, (int) value));
-        return new Place(Tensor.of(memory, DataType.I32), memory, n, i -> view.getInt(4 * i));
+        double[] memory = new double[count];
+        before.asDoubleBuffer().get(memory);
+        return new Place(Tensor.of(memory), memory, () -> {
+          after.asDoubleBuffer().put(memory);
+          return after.array();
+        });
       }
     }
-  }
-
-  private interface Put {
-    void put(int i, double value);
-  }
-
-  private static void fill(double[] values, Put put) {
-    for (int i = 0; i < values.length; i++) put.put(i, values[i]);
   }
 }
