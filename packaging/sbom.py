@@ -85,10 +85,6 @@ def document(product, name, files, left_out):
     relationships += [relationship(main["SPDXID"], "CONTAINS", each["SPDXID"]) for each in described]
     for component in components:
         relationships.append(relationship(main["SPDXID"], component["link"], identifier(component["name"])))
-        for each in described:
-            if each["fileName"].rsplit("/", 1)[-1] in component.get("files", ()):
-                relationships.append(relationship(each["SPDXID"], "GENERATED_FROM", identifier(component["name"])))
-                carried.add(component["name"])
         if component["link"] == "STATIC_LINK":
             carried.add(component["name"])
     licences = {product["licence"]} | {licence for each in components if each["name"] in carried

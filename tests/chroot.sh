@@ -3,8 +3,8 @@
 # chroot.sh [quickstart|install|tests|debian|python|java|csharp]...: on a bare Debian 12 (minbase, made here with
 # debootstrap). Root only. quickstart, install, tests, debian: the two commands and README's Install section of the last
 # commit need nothing else. python, java, csharp: installs only the language, without a compiler of C, and runs README's
-# commands with the package that lies in build-tests; each on a system of its own.
-# DT_CHROOT_BASE=DIR keeps the bare system there for the next time.
+# commands with the package that lies in DT_PACKAGES (build-tests); each on a system of its own.
+# DT_CHROOT_RELEASE names another Debian (bullseye); DT_CHROOT_BASE=DIR keeps the bare system there for the next time.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -39,7 +39,7 @@ mirror=$(find /etc/apt -path '/etc/apt/sources.list*' -type f \( -name '*.list' 
 
 base=${DT_CHROOT_BASE:-$scratch/base}
 if [ ! -e "$base/etc/debian_version" ]; then
-  debootstrap --variant=minbase bookworm "$base" "$mirror" >"$scratch/log" 2>&1 ||
+  debootstrap --variant=minbase "${DT_CHROOT_RELEASE:-bookworm}" "$base" "$mirror" >"$scratch/log" 2>&1 ||
     { tail -n 20 "$scratch/log" >&2; die "debootstrap failed"; }
 fi
 bare_system() {
@@ -65,9 +65,9 @@ inside() { # what, command
   [ "$status" -eq 0 ] || failed+=("$1")
 }
 package() { # language, pattern of the package's name, Debian packages...
-  local files
-  mapfile -t files < <(find "$root/build-tests/bindings" -name "$2" ! -name '*-sources.jar' ! -name '*-javadoc.jar')
-  [ ${#files[@]} -gt 0 ] || die "there is no $2 in build-tests/bindings: run tests/run.sh first"
+  local build=${DT_PACKAGES:-build-tests} files
+  mapfile -t files < <(find "$root/$build/bindings" -name "$2" ! -name '*-sources.jar' ! -name '*-javadoc.jar')
+  [ ${#files[@]} -gt 0 ] || die "there is no $2 in $build/bindings: run tests/run.sh, or tests/packages/portable.sh"
   bare_system
   mkdir -p "$system/root/$1"
   cp "${files[@]}" "$system/root/$1"
@@ -89,7 +89,7 @@ for part in "$@"; do
   elif [ "$part" = python ]; then
     package python 'dt-*.whl' python3-venv
   elif [ "$part" = java ]; then
-    package java 'dt-*.jar' default-jdk-headless python3 # Python for the check itself
+    package java 'dt-*.jar' openjdk-17-jdk-headless python3 # Python for the check itself
   elif [ "$part" = csharp ]; then
     package csharp 'Dt.*.nupkg' mono-mcs mono-runtime unzip python3
   else

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Packs Dt.VERSION.nupkg: the assembly for Mono and the .NET Framework, the sources for modern .NET,
-and libdtcs, libdt, OpenSSL and the command `dt`, which find each other by $ORIGIN. The same inputs give
-the same bytes."""
+and libdtcs, libdt and the command `dt`, which find each other by $ORIGIN. The same inputs give the same
+bytes."""
 
 import argparse
 import hashlib
@@ -19,7 +19,7 @@ import sbom  # noqa: E402
 
 NATIVE = "runtimes/linux-x64/native/"
 COMMANDS = ("dt", "dt-bench-worker")
-LONE_FILES = (*COMMANDS, "libcrypto.so.3", "libdt.so.0", "libssl.so.3")  # their endings have no content type
+LONE_FILES = (*COMMANDS, "libdt.so.0")  # their endings have no content type
 TYPES = {"rels": "application/vnd.openxmlformats-package.relationships+xml",
          "psmdcp": "application/vnd.openxmlformats-package.core-properties+xml"}
 
@@ -87,8 +87,6 @@ def main():
     parser = argparse.ArgumentParser()
     for name in ("version", "strip", "patchelf", "out", "scratch", "components"):
         parser.add_argument("--" + name, required=True)
-    parser.add_argument("--carried", type=Path, action="append", required=True,
-                        help="a library of others that libdt needs, named as it is asked for")
     parser.add_argument("files", nargs="+")
     options = parser.parse_args()
     options.scratch = Path(options.scratch)
@@ -97,8 +95,6 @@ def main():
     entries = {"_rels/.rels": RELS.encode(),
                "package/services/metadata/core-properties/dt.psmdcp":
                    CORE.format(version=options.version).encode()}
-    for library in options.carried:
-        entries[NATIVE + library.name] = native(library, library.name, options)
     places = {"README.md": "", "Dt.nuspec": "", "Dt.xml": "lib/net472/", "Dt.csproj": "src/",
               "Dt.targets": "buildTransitive/net472/", "LICENSE": "", "THIRD_PARTY_LICENSES.txt": ""}
     for file in map(Path, options.files):

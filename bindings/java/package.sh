@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# package.sh OUT SOURCES_OUT VERSION POM LIBCRYPTO LIBSSL LIBDT LIBDTJAVA DT WORKER LICENCE OTHER_LICENCES SOURCE_ROOT
-#   GENERATED...
+# package.sh OUT SOURCES_OUT VERSION POM LIBDT LIBDTJAVA DT WORKER LICENCE OTHER_LICENCES SOURCE_ROOT GENERATED...
 # Makes the jar and the jar of its sources, the same bytes each time. JAVAC, JAR, PATCHELF and SBOM name the tools,
 # COMPONENTS the list of what dt is made of.
 set -euo pipefail
 
-out=$(realpath -m "$1") sources_out=$(realpath -m "$2") version=$3 pom=$4 libcrypto=$5 libssl=$6
-libdt=$7 libdtjava=$8 dt=$9 worker=${10} licence=${11} others=${12} root=${13}
-shift 13
+out=$(realpath -m "$1") sources_out=$(realpath -m "$2") version=$3 pom=$4
+libdt=$5 libdtjava=$6 dt=$7 worker=$8 licence=$9 others=${10} root=${11}
+shift 11
 date=1980-01-02T00:00:00Z  # the first day that a zip file can hold in each time zone
 
 work=$(mktemp -d)
@@ -20,8 +19,7 @@ find "$work/source" -name '*.java' | LC_ALL=C sort >"$work/list"
 "$JAVAC" -g -Xlint:all -Werror --release 17 -encoding UTF-8 --module-version "$version" -d "$work/classes" @"$work/list"
 
 # They find each other in their own folder, before any that LD_LIBRARY_PATH names.
-for pair in "$libcrypto=libcrypto.so.3" "$libssl=libssl.so.3" "$libdt=libdt.so.0" \
-  "$libdtjava=libdtjava.so" "$dt=dt" "$worker=dt-bench-worker"; do
+for pair in "$libdt=libdt.so.0" "$libdtjava=libdtjava.so" "$dt=dt" "$worker=dt-bench-worker"; do
   to="$work/classes/io/dt/native/linux-x64/${pair##*=}"
   cp -L "${pair%=*}" "$to"
   chmod 755 "$to"

@@ -25,23 +25,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packaging"))
 import sbom  # noqa: E402
 
 LICENCE = "Apache-2.0"
-CARRIED = ("libcrypto.so.3", "libssl.so.3")
 # What the tags promise beside glibc: the newest names of versions in libstdc++.
-NEWEST = {"34": {"GLIBCXX_3.4": 29, "CXXABI_1.3": 13}}
+NEWEST = {"28": {"GLIBCXX_3.4": 24, "CXXABI_1.3": 11}, "34": {"GLIBCXX_3.4": 29, "CXXABI_1.3": 13}}
 DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip file can have
 
 
 def output_of(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def find_carried(libdt):
-    """What the build's libdt uses of others: pairs of a file and the name by which it is asked for."""
-    found = {name: path for name, path in re.findall(r"^\s*(\S+) => (/\S+)", output_of("ldd", libdt), re.M)}
-    for name in CARRIED:
-        if name not in found:
-            sys.exit(f"make_wheel.py: ldd finds no {name} for {libdt}")
-    return [(found[name], name) for name in CARRIED]
 
 
 def portable(binary, folder, name):
@@ -55,7 +45,7 @@ def portable(binary, folder, name):
 
 
 def check_tag(tag, folder):
-    """A wheel that says manylinux_2_34 may use no symbol of a newer glibc or libstdc++."""
+    """A wheel that says manylinux_2_28 or manylinux_2_34 may use no symbol of a newer glibc or libstdc++."""
     claimed = re.search(r"manylinux_2_(\d+)_", tag)
     if not claimed:
         return
@@ -100,7 +90,7 @@ def main():
             with open(source, "rb") as file:
                 entries[folder + os.path.basename(source)] = file.read()
     with tempfile.TemporaryDirectory() as folder:
-        for binary, name in (*find_carried(options.libdt), (options.libdt, "libdt.so.0"),
+        for binary, name in ((options.libdt, "libdt.so.0"),
                              *((path, os.path.basename(path)) for path in (options.module, *options.commands))):
             entries["dt/" + name] = portable(binary, folder, name)
         executable = {"dt/" + name for name in os.listdir(folder)}

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """make_tarball.py --out dt-VERSION-linux-MACHINE.tar.gz --libdt FILE --version V --worker-dir DIR --data-dir DIR
     --command FILE --worker FILE --data FILES... --headers FILES... --cmake FILES... --pc FILE --readme FILE
-    --licences FILES... --carried FILES... --components FILE
+    --licences FILES... --components FILE
 
-Packs what C and C++ programs need: libdt, the command `dt`, headers, files for build systems, and OpenSSL. The
-binaries find each other by $ORIGIN. The same input gives the same bytes."""
+Packs what C and C++ programs need: libdt, the command `dt`, headers and files for build systems. The binaries
+find each other by $ORIGIN. The same input gives the same bytes."""
 
 import argparse
 import gzip
@@ -39,7 +39,6 @@ def collect(options):
     """The bytes of each file by its path in the tree."""
     binaries = {f"lib/libdt.so.{options.version}": options.libdt, "bin/dt": options.command,
                 f"{options.worker_dir}/dt-bench-worker": options.worker}
-    binaries |= {f"lib/{os.path.basename(library)}": library for library in options.carried}
     folders = {options.data_dir: options.data, "include/dt": options.headers, "lib/cmake/dt": options.cmake,
                "lib/pkgconfig": [options.pc], "share/doc/dt": options.licences, ".": [options.readme]}
     with tempfile.TemporaryDirectory() as scratch:
@@ -75,12 +74,9 @@ def main():
     for option in ("out", "version", "libdt", "command", "worker", "worker-dir", "data-dir", "pc", "readme",
                    "components"):
         parser.add_argument("--" + option, required=True)
-    for option in ("data", "headers", "cmake", "licences", "carried"):
+    for option in ("data", "headers", "cmake", "licences"):
         parser.add_argument("--" + option, nargs="+", required=True)
     options = parser.parse_args()
-    for library in options.carried:
-        if not os.path.exists(library):
-            sys.exit(f"make_tarball.py: there is no {library}, which libdt needs; install OpenSSL 3's shared library")
     entries, programs = collect(options)
     links = {"lib/libdt.so": "libdt.so.0", "lib/libdt.so.0": f"libdt.so.{options.version}"}
     pack(options.out, os.path.basename(options.out)[:-len(".tar.gz")], entries, programs, links)

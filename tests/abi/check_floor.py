@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_floor.py LIBRARY...: which glibc and libstdc++ they need, at most what floor.txt says; and no
+"""check_floor.py FLOOR LIBRARY...: which glibc and libstdc++ they need, at most what the file says; and no
 library of a GPU's driver or toolkit, since the same file must load on a machine that has none."""
 
 import re
@@ -14,11 +14,10 @@ def number(version):
 
 
 def main():
-    floor = Path(__file__).resolve().parent / "floor.txt"
-    allowed = dict(line.split() for line in floor.read_text(encoding="utf-8").splitlines()
+    allowed = dict(line.split() for line in Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()
                    if line.strip() and not line.startswith("#"))
     failed = False
-    for library in sys.argv[1:]:
+    for library in sys.argv[2:]:
         output = subprocess.run(["objdump", "-p", library], check=True, capture_output=True, text=True).stdout
         for name in re.findall(r"NEEDED\s+(lib(?:cuda|nvidia|nccl)\S*)", output):
             print(f"{Path(library).name} needs {name}: open it at run time, or link it statically")

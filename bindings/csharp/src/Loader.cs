@@ -42,8 +42,8 @@ namespace Dt
                     throw;
                 }
                 ErrorParts parts = new ErrorParts(Status.System, "dt: libdtcs.so cannot be loaded: " +
-                    error.Message + "; libdtcs.so, libdt.so.0, libssl.so.3 and libcrypto.so.3 " +
-                    "for linux-x64 belong beside Dt.dll or into runtimes/linux-x64/native");
+                    error.Message + "; libdtcs.so and libdt.so.0 for linux-x64 " +
+                    "belong beside Dt.dll or into runtimes/linux-x64/native");
                 parts.Inner = error;
                 throw DtException.Make(parts);
             }

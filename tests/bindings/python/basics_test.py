@@ -47,12 +47,9 @@ class Versions(unittest.TestCase):
         self.assertEqual(loaded("libdt", "libuv"),
                          {os.path.join(folder, "libdt.so.0")})
 
-    def test_one_openssl_serves_dt_and_python_whoever_comes_first(self):
-        folder = os.path.dirname(dt.__file__)
-        for before, after, own in (("", "import ssl", False), ("import ssl", "", False),
-                                   ("import hashlib", "import ssl", False),
-                                   ("sys.modules.update(_ssl=None, _hashlib=None)", "", True)):
-            with self.subTest(before):
+    def test_dt_has_an_openssl_of_its_own(self):
+        for before, after in (("", ""), ("", "import ssl"), ("import ssl", "")):
+            with self.subTest((before, after)):
                 run = python("-c", f"import os, sys\n{before}\nimport dt\n{after}\n" + """
 if "ssl" in sys.modules:
     sys.modules["ssl"].create_default_context()
@@ -70,12 +67,8 @@ print(*sorted(loaded("libcrypto.so.3", "libssl.so.3")), sep="\\n")
 """, os.path.dirname(os.path.abspath(__file__)),
                              env={**os.environ, "DT_SECURITY_MODE": "encrypt", "DT_TOKEN": "5a" * 32})
                 self.assertEqual((run.returncode, run.stderr), (0, ""))
-                paths = run.stdout.splitlines()
-                self.assertEqual([os.path.basename(path) for path in paths], ["libcrypto.so.3", "libssl.so.3"])
-                folders = {os.path.dirname(path) for path in paths}
-                self.assertEqual(len(folders), 1, paths)
-                if own:
-                    self.assertEqual(folders, {folder})
+                for path in run.stdout.split():  # Python's
+                    self.assertNotEqual(os.path.dirname(path), os.path.dirname(dt.__file__))
 
     def test_version_and_abi(self):
         self.assertEqual(dt.version(), os.environ["DT_VERSION"])

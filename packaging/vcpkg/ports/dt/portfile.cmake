@@ -3,11 +3,11 @@
 vcpkg_check_linkage(ONLY_DYNAMIC_LIBRARY)
 get_filename_component(SOURCE_PATH "${CMAKE_CURRENT_LIST_DIR}/../../../.." ABSOLUTE)
 
-# Of libuv.a libdt takes a copy of its own.
+# Of libuv.a and libcrypto.a libdt takes copies of its own.
 if(EXISTS "${CURRENT_INSTALLED_DIR}/lib/libuv.a" OR EXISTS "${CURRENT_INSTALLED_DIR}/lib/libuv_a.a")
-  set(SHARED_LIBUV false)
+  set(SHARED_LIBRARIES false)
 else()
-  set(SHARED_LIBUV true)
+  set(SHARED_LIBRARIES true)
 endif()
 vcpkg_configure_meson(
   SOURCE_PATH "${SOURCE_PATH}"
@@ -18,7 +18,7 @@ vcpkg_configure_meson(
     -Dpython=disabled
     -Djava=disabled
     -Dcsharp=disabled
-    -Dshared_libuv=${SHARED_LIBUV}
+    -Dshared_libraries=${SHARED_LIBRARIES}
     -Dcpp_std=c++20
     --unity=on)
 vcpkg_install_meson()

@@ -17,8 +17,7 @@ import java.util.concurrent.CountDownLatch;
  * command by SIGTERM, which dt passes on to the ranks, and this process ends after it.
  */
 final class Command {
-  private static final List<String> FILES =
-      List.of("libcrypto.so.3", "libssl.so.3", "libdt.so.0", "dt-bench-worker", "dt");
+  private static final List<String> FILES = List.of("libdt.so.0", "dt-bench-worker", "dt");
   private static final int CANNOT_START = 126; // what a shell says
   private static final int INTERRUPTED = 130;
 

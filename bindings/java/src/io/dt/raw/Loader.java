@@ -7,12 +7,11 @@ import java.util.List;
 /**
  * Loads the native libraries, once per class loader. They find each other by their own folder, so
  * only the last one is named. A second class loader gets its own libdtjava.so and, by its soname,
- * the libdt that is already there. So does libdt with an OpenSSL that the program loaded before.
+ * the libdt that is already there.
  */
 public final class Loader {
   /** What each needs comes before it. */
-  private static final List<String> LIBRARIES =
-      List.of("libcrypto.so.3", "libssl.so.3", "libdt.so.0", "libdtjava.so");
+  private static final List<String> LIBRARIES = List.of("libdt.so.0", "libdtjava.so");
   private static final String PROPERTY = "dt.library.path";
   private static boolean loaded;
   /** Why a loaded libdt cannot be used. */

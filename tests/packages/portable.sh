@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# interpreters.sh: makes a wheel for each CPython from 3.9 on that is in PATH or one of pyenv's, and runs the tests of
-# the Python package with each. NumPy comes from pip; what needs PyTorch is skipped.
+# portable.sh: makes the packages of a release in build-portable and runs their tests: the tarball, the jar, the NuGet
+# package, and a wheel for each CPython from 3.9 on that is in PATH or one of pyenv's, tested with each. NumPy comes
+# from pip; what needs PyTorch is skipped.
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 "$root/tests/run.sh" --packages >/dev/null
 environments=$root/build-nightly/pythons
 mkdir -p "$environments"
@@ -32,6 +33,6 @@ done
 [ ${#pythons[@]} -gt 0 ] || { echo 'skipped: there is no CPython from 3.9 on with headers, venv and pip'; exit 77; }
 echo "CPython${versions% }"
 cd "$root"
-exec tests/build_and_test.sh build-pythons --unity on --unity-size 40 -Ddebug=false -Dc_args=-g1 -Dcpp_args=-g1 \
-  -Djava=disabled -Dcsharp=disabled -Ddocs=disabled -Dcuda=disabled \
-  -Dpython_bin="$(IFS=,; echo "${pythons[*]}")" -- --suite pythons
+exec tests/build_and_test.sh build-portable --unity on --unity-size 40 -Dbuildtype=release -Dportable=true \
+  -Ddocs=disabled -Dpython_bin="$(IFS=,; echo "${pythons[*]}")" -- --suite pythons --suite bindings --suite packages --suite abi \
+  --no-suite variants
