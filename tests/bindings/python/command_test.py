@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `dt` of the package, where PATH has nothing but the environment that it is installed in."""
 
+import contextlib
 import importlib.metadata
 import os
 import signal
@@ -82,15 +83,17 @@ class Command(unittest.TestCase):
     def test_it_takes_over_the_process_and_its_signals(self):
         rank = """
             import signal, sys
-            signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
             print("ready", flush=True)
-            signal.pause()
+            signal.sigwait([signal.SIGTERM])
+            sys.exit(5)
             """
         for start in STARTS:
-            with self.subTest(start), subprocess.Popen(
-                    [*start, "run", "-n", "1", "--no-prefix", "python", "-c", textwrap.dedent(rank)], env=environment(),
-                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-                self.addCleanup(process.kill)
+            with self.subTest(start), contextlib.ExitStack() as stack:
+                process = stack.enter_context(subprocess.Popen(
+                    [*start, "run", "-n", "1", "--no-prefix", "python", "-c", textwrap.dedent(rank)],
+                    env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+                stack.callback(process.kill)  # before Popen waits for it
                 self.assertEqual(process.stdout.readline(), "ready\n")
                 self.assertEqual(os.readlink(f"/proc/{process.pid}/exe"),
                                  os.path.join(os.path.dirname(dt.__file__), "dt"))
