@@ -4,7 +4,8 @@
 # debootstrap). Root only. quickstart, install, tests, debian: the two commands and README's Install section of the last
 # commit need nothing else. python, java, csharp: installs only the language, without a compiler of C, and runs README's
 # commands with the package that lies in DT_PACKAGES (build-tests); each on a system of its own.
-# DT_CHROOT_RELEASE names another Debian (bullseye); DT_CHROOT_BASE=DIR keeps the bare system there for the next time.
+# DT_CHROOT_RELEASE names another Debian (bullseye); DT_CHROOT_BASE=DIR keeps the bare system in DIR-RELEASE for the
+# next time.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -37,9 +38,10 @@ mirror=$(find /etc/apt -path '/etc/apt/sources.list*' -type f \( -name '*.list' 
   -exec sed -nE 's/^(URIs:|deb( \[[^]]*\])?) +([^ ]+).*/\3/p' {} + | sed -n '/\/debian\/\?$/{p;q}')
 [ -n "$mirror" ] || die "no Debian mirror in /etc/apt/sources.list*"
 
-base=${DT_CHROOT_BASE:-$scratch/base}
+release=${DT_CHROOT_RELEASE:-bookworm}
+base=${DT_CHROOT_BASE:-$scratch/base}-$release
 if [ ! -e "$base/etc/debian_version" ]; then
-  debootstrap --variant=minbase "${DT_CHROOT_RELEASE:-bookworm}" "$base" "$mirror" >"$scratch/log" 2>&1 ||
+  debootstrap --variant=minbase "$release" "$base" "$mirror" >"$scratch/log" 2>&1 ||
     { tail -n 20 "$scratch/log" >&2; die "debootstrap failed"; }
 fi
 bare_system() {

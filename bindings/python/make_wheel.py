@@ -5,7 +5,7 @@
 make_wheel.py --out dt-VERSION-TAG.whl --libdt FILE --module FILE --commands FILES... --licences FILES...
     --headers FILES... --torch FILES... --sources FILES... --components FILE
 
-Beside the package's sources and its module it has libdt, OpenSSL and the command `dt`, which find each other
+Beside the package's sources and its module it has libdt and the command `dt`, which find each other
 by $ORIGIN. The same input gives the same bytes."""
 
 import argparse

@@ -340,7 +340,7 @@ template <class Void>
 struct BasicView {
   Void* data = nullptr;
   int64_t count = 0;                 /**< elements */
-  dt_dtype dtype = DT_DTYPE_FORCE32; /**< an empty vector's view has one, {} has none */
+  dt_dtype dtype = DT_DTYPE_FORCE32; /**< DT_DTYPE_FORCE32: no view */
 
   /** Nothing: for ranks that have nothing to give or to get. */
   BasicView() noexcept = default;
@@ -682,6 +682,9 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
     one.send = send.data;
     one.recv = recv.data;
     one.stream = options.stream;
+    if ((!sends && send.data != nullptr) || (!receives && recv.data != nullptr)) {
+      detail::refuse(detail::kind_name(kind) + ": a view has data but no dtype; give it one");
+    }
     if (sends && receives && send.dtype != recv.dtype) {
       detail::refuse(detail::kind_name(kind) + ": send and recv have elements of different dtypes");
     }

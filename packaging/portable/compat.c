@@ -50,16 +50,17 @@ static int64_t now_ns(clockid_t clock) {
   return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-/* The older glibc waits by the clock of the day, which may be set while it does: so it waits for a
- * second at most and then, as if woken for no reason, lets the caller look. */
+/* The older glibc waits by CLOCK_REALTIME only, which may be set meanwhile. So this waits for a
+ * second at most by that clock and then returns, as if woken for no reason, and the caller looks at
+ * its own clock again: a clock that is set forward does no harm, one that is set back by x
+ * lengthens one wait by x. */
 int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
                            const struct timespec* until) {
   if (clock == CLOCK_REALTIME) return pthread_cond_timedwait(condition, mutex, until);
   const int64_t until_ns = until->tv_sec * INT64_C(1000000000) + until->tv_nsec;
   const int64_t left_ns = until_ns - now_ns(clock);
-  if (left_ns <= 0) return ETIMEDOUT;
-  const int64_t end_ns =
-      now_ns(CLOCK_REALTIME) + (left_ns < INT64_C(1000000000) ? left_ns : INT64_C(1000000000));
+  const int64_t slice_ns = left_ns < INT64_C(1000000000) ? left_ns : INT64_C(1000000000);
+  const int64_t end_ns = now_ns(CLOCK_REALTIME) + (slice_ns > 0 ? slice_ns : 0);
   const struct timespec end = {end_ns / INT64_C(1000000000), end_ns % INT64_C(1000000000)};
   const int result = pthread_cond_timedwait(condition, mutex, &end);
   return result == ETIMEDOUT && now_ns(clock) < until_ns ? 0 : result;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Until 2.34 a program brought the function that runs its constructors; what a newer compiler puts
- * into a program leaves them to glibc. Every glibc calls a function that is given, and then no
- * other. The linker's option --wrap=__libc_start_main brings the call here. */
+/* Before glibc 2.34 each program carried the function that runs its constructors; newer compilers
+ * leave it out. glibc calls `init` if it is not null; otherwise 2.34 and newer run the constructors
+ * themselves, and older ones run none. With this they run once with each. The linker's option
+ * --wrap=__libc_start_main brings the call here. */
 typedef int (*Main)(int, char**, char**);
 typedef void (*Constructor)(int, char**, char**);
 extern Constructor __init_array_start[];

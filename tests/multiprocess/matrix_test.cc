@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -130,7 +131,8 @@ class Call {
     if (kind_ == "scatter") return comm_.scatter(send_, recv_, root_);
     if (kind_ == "scatterv") return comm_.scatterv(send_, to_.blocks(), recv_, root_);
     if (kind_ == "allgatherv") return comm_.allgatherv(send_, recv_, from_.blocks());
-    return comm_.barrier();
+    if (kind_ == "barrier") return comm_.barrier();
+    throw std::runtime_error("unknown kind: " + kind_);
   }
 
   dt::Work start() {
@@ -152,7 +154,8 @@ class Call {
     if (kind_ == "scatter") return comm_.scatter_async(send_, recv_, root_);
     if (kind_ == "scatterv") return comm_.scatterv_async(send_, to_.blocks(), recv_, root_);
     if (kind_ == "allgatherv") return comm_.allgatherv_async(send_, recv_, from_.blocks());
-    return comm_.barrier_async();
+    if (kind_ == "barrier") return comm_.barrier_async();
+    throw std::runtime_error("unknown kind: " + kind_);
   }
 
   struct Table {

@@ -212,6 +212,14 @@ class Maker:
             self.allreduce(dtype, "avg", [[2, 6, 10], [4, 8, 0]], [3, 7, 5])
         for dtype in INTEGERS:  # truncated
             self.allreduce(dtype, "avg", [[2, 6, 3], [5, 8, 0], [1, 1, 1]], [2, 5, 1])
+        # As signed numbers the highest bit is less than 1, as unsigned ones more; a mean is cut towards 0.
+        for dtype in INTEGERS:
+            bits = 8 * size_of(dtype)
+            high = -1 if dtype[0] == "i" else 2**bits - 1
+            for op, wanted in (("min", min(high, 1)), ("max", max(high, 1)), ("band", 1)):
+                self.allreduce(dtype, op, [[high], [1]], [wanted])
+            if dtype[0] == "i":
+                self.allreduce(dtype, "avg", [[-2], [-3]], [-2])
         for op, wanted in (("sum", [0, 1, 1]), ("max", [0, 1, 1]), ("bor", [0, 1, 1]), ("prod", [0, 0, 1]),
                            ("min", [0, 0, 1]), ("band", [0, 0, 1]), ("bxor", [0, 1, 0])):
             self.allreduce("bool", op, [[0, 0, 1], [0, 1, 1]], wanted)

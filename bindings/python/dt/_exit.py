@@ -4,15 +4,6 @@
 import atexit
 import os
 
-# A process has one OpenSSL 3, that of whoever loads it first: by their names, the others' libraries stay
-# unused. Python's modules may need a newer one than the wheel's, and hashlib loads the half of Python's
-# that does not go with the other half of the wheel's. So Python's comes first, whole; the wheel's is for
-# a Python that has none.
-try:
-    import _ssl
-except ImportError:
-    pass
-
 from . import _raw, _interruptible
 from ._work import keep_all
 

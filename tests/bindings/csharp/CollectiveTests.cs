@@ -8,6 +8,7 @@ static class CollectiveTests
     internal static void Add()
     {
         Suite.Add("collective: element types", () => Ranks.Run(2, ElementTypes));
+        Suite.Add("collective: large buffers", () => Ranks.Run(3, Large));
         Suite.Add("collective: parts of tensors", () => Ranks.Run(2, Slices));
 #if DT_SPAN
         Suite.Add("collective: parts of buffers", () => Ranks.Run(3, Parts));
@@ -47,6 +48,23 @@ static class CollectiveTests
         for (int i = 0; i < values.Length; ++i) Suite.Equal(rounded[i], (float)(BFloat16)values[i], "of " + values[i]);
         Suite.Check(float.IsNaN((BFloat16)float.NaN), "NaN stays one");
         Suite.Equal((BFloat16)2, BFloat16.FromBits(0x4000), "bits");
+    }
+
+    static void Large(Ranks each)
+    {
+        const int Count = 100000;
+        int[] own = new int[Count], gathered = new int[3 * Count], read = new int[Count];
+        for (int i = 0; i < Count; ++i) own[i] = each.rank + 1;
+        each.world.AllGather(own, gathered);
+        for (int i = 0; i < gathered.Length; ++i) Suite.Equal(i / Count + 1, gathered[i], "gathered");
+        using (Dt.Memory memory = each.world.Allocate<int>(Count))
+        {
+            memory.Write(own);
+            each.world.AllReduce(memory);
+            memory.Read(read);
+        }
+        Done(each.world.AllReduceAsync(own));
+        for (int i = 0; i < Count; ++i) Suite.Equal(12, own[i] + read[i], "sums");
     }
 
     static void Slices(Ranks each)

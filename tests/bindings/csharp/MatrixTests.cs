@@ -298,7 +298,8 @@ sealed class Call<T> where T : struct
             case "scatter": comm.Scatter(send, recv, peer); return;
             case "scatterv": comm.Scatter(send, Sent, recv, peer); return;
             case "allgatherv": comm.AllGather(send, recv, Received); return;
-            default: comm.Barrier(); return;
+            case "barrier": comm.Barrier(); return;
+            default: throw new Exception("unknown kind: " + kind);
         }
     }
 
@@ -319,7 +320,8 @@ sealed class Call<T> where T : struct
             case "scatter": return comm.ScatterAsync(send, recv, peer);
             case "scatterv": return comm.ScatterAsync(send, Sent, recv, peer);
             case "allgatherv": return comm.AllGatherAsync(send, recv, Received);
-            default: return comm.BarrierAsync();
+            case "barrier": return comm.BarrierAsync();
+            default: throw new Exception("unknown kind: " + kind);
         }
     }
 
@@ -348,7 +350,8 @@ sealed class Call<T> where T : struct
             case "scatter": comm.Scatter(send, recv, peer); return;
             case "scatterv": comm.Scatter(send, Sent, recv, peer); return;
             case "allgatherv": comm.AllGather(send, recv, Received); return;
-            default: comm.Barrier(); return;
+            case "barrier": comm.Barrier(); return;
+            default: throw new Exception("unknown kind: " + kind);
         }
     }
 #endif

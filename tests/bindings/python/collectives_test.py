@@ -18,6 +18,16 @@ class Collectives(unittest.TestCase):
     def check(self, world, body):
         run_ranks(world, body)
 
+    def test_large_arrays(self):
+        def body(_, comm):
+            values = array.array("f", [comm.rank + 1]) * 100_000
+            gathered = array.array("f", [0]) * (3 * len(values))
+            comm.allgather(values, gathered)
+            self.assertEqual(gathered, array.array("f", [1] * 100_000 + [2] * 100_000 + [3] * 100_000))
+            comm.allreduce_async(values).wait()
+            self.assertEqual(values, array.array("f", [6]) * 100_000)
+        self.check(3, body)
+
     def test_groups(self):
         def body(_, comm):
             other = 1 - comm.rank

@@ -33,6 +33,7 @@ final class CollectiveTests {
 
   static void add() {
     test("what a dtype cannot, and signs", () -> Ranks.run(2, (job, world) -> refused(world)));
+    test("large arrays and buffers", () -> Ranks.run(3, (job, world) -> large(world)));
     test("position and limit are respected", () -> Ranks.run(2, (job, world) -> window(world)));
     test("names, limits and streams of calls", () -> Ranks.run(2, CollectiveTests::views));
     test("arrays beside another thread's groups", () -> Ranks.run(2, CollectiveTests::beside));
@@ -50,6 +51,19 @@ final class CollectiveTests {
     shorts.put(0, (short) (world.rank() == 0 ? -1 : 1));
     world.allReduce(Tensor.of(shorts, DataType.U16), ReduceOp.MAX); // one has no sign
     equal(shorts.get(0), (short) -1);
+  }
+
+  private static void large(Comm world) {
+    int n = 100_000;
+    float[] own = new float[n];
+    Arrays.fill(own, world.rank() + 1);
+    float[] gathered = new float[3 * n];
+    world.allGather(Tensor.of(own), Tensor.of(gathered));
+    for (int i = 0; i < 3 * n; i++) equal(gathered[i], i / n + 1f);
+    FloatBuffer direct = floats(n).put(0, own);
+    world.allReduceAsync(Tensor.of(direct)).await();
+    world.allReduce(Tensor.of(own));
+    for (int i = 0; i < n; i++) equal(direct.get(i) + own[i], 12f);
   }
 
   private static void window(Comm world) {
