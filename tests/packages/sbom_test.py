@@ -7,7 +7,6 @@ Fields: https://github.com/spdx/spdx-spec, v2.3, schemas/spdx-schema.json and cl
 
 import hashlib
 import json
-import re
 import sys
 import tarfile
 import unittest
