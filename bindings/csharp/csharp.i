@@ -186,10 +186,18 @@ struct DtCall {
 %ignore dt::raw::upcall_number;
 %ignore dt::raw::reducer_set_hook;
 %{
+#include <pthread.h>
+
 #include <condition_variable>
 #include <deque>
 
 namespace dt::raw {
+
+/** condition.wait(lock, ready) would need the libstdc++ of GCC 12. */
+template <class Ready>
+void wait_for(std::condition_variable& condition, std::unique_lock<std::mutex>& lock, Ready ready) {
+  while (!ready()) pthread_cond_wait(condition.native_handle(), lock.mutex()->native_handle());
+}
 
 /** Of one domain of C#. Never destroyed: jobs keep its address. */
 class LogQueue {
@@ -211,7 +219,7 @@ class LogQueue {
    * empty once the queue is stopped and empty. */
   Bytes next() {
     std::unique_lock lock(mutex_);
-    filled_.wait(lock, [this] { return stopped_ || !messages_.empty(); });
+    wait_for(filled_, lock, [this] { return stopped_ || !messages_.empty(); });
     Packer packed;
     if (messages_.empty()) return packed.take();
     packed.add_number(messages_.front().sink);
@@ -258,14 +266,14 @@ class CallQueue {
     std::unique_lock lock(mutex_);
     waiting_.push_back(&one);
     filled_.notify_one();
-    answered_.wait(lock, [&] { return one.done; });  // for ever, once the queue is stopped
+    wait_for(answered_, lock, [&] { return one.done; });  // for ever, once the queue is stopped
     return one.result;
   }
   /** On a thread of C#'s, until the queue is stopped. */
   void run() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      filled_.wait(lock, [this] { return stopped_ || !waiting_.empty(); });
+      wait_for(filled_, lock, [this] { return stopped_ || !waiting_.empty(); });
       if (stopped_) return;
       One* const one = waiting_.front();
       waiting_.pop_front();
