@@ -34,6 +34,11 @@ if [ ! -f "$build/build.ninja" ] || [ "$(cat "$build/default_options" 2>/dev/nul
   printf '%s\n' "$key" >"$build/setup_options"
   printf '%s\n' "$defaults" >"$build/default_options"
 fi
+# Only with ccache, since Meson writes the files anew when it configures again.
+if command -v ccache >/dev/null; then
+  ninja --quiet -C "$build" build.ninja
+  "$root/tests/relative_unity.py" "$build"
+fi
 rm -f "$build/meson-logs/testlog.json"
 # A run of all tests also tests the installation, so everything is built. For selected tests or suites meson
 # builds what they need.

@@ -11,6 +11,7 @@
 #include <memory>
 #include <utility>
 
+#include "../sanitizers.h"
 #include "base/wait.h"
 #include "dt_run.h"
 #include "held_port.h"
@@ -27,14 +28,6 @@ namespace {
 constexpr int64_t kBeatMs = 100;
 constexpr int kLookMs = 2000;  // whoever wakes up less often costs nothing
 constexpr int kLooks = 5;      // what was under way comes to its end, however busy the machine
-
-#if defined(__SANITIZE_THREAD__)
-constexpr bool kChecksThreads = true;
-#elif defined(__has_feature)
-constexpr bool kChecksThreads = __has_feature(thread_sanitizer);
-#else
-constexpr bool kChecksThreads = false;
-#endif
 
 struct Thread {
   std::string name;
@@ -66,7 +59,7 @@ void look_at(pid_t pid, Threads* out) {
     const std::string status = "\n" + contents(task.path() / "status");
     Thread thread{field(status, "Name"), 0, 0};
     // ThreadSanitizer has a thread of its own in each process, which wakes up ten times a second.
-    if (kChecksThreads && tid != pid && !starts_with(thread.name, "dt-")) continue;
+    if (dt::test::kThreadSanitizer && tid != pid && !starts_with(thread.name, "dt-")) continue;
     const std::string slept = field(status, "voluntary_ctxt_switches");
     const std::string stopped = field(status, "nonvoluntary_ctxt_switches");
     if (slept.empty() || stopped.empty()) continue;  // it has just ended: another number of threads

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "../sanitizers.h"
 #include "base/wait.h"
 #include "dt_run.h"
 #include "net/guard.h"
@@ -29,11 +30,8 @@ namespace dt::test::intruder {
 inline constexpr int kPatienceMs = 30'000;
 inline constexpr char kToken[] = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 inline constexpr char kOther[] = "a0112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
-#if defined(__SANITIZE_THREAD__)
-inline constexpr int64_t kGrowthBytes = 512 << 20;  // each byte has several of the sanitizer's
-#else
-inline constexpr int64_t kGrowthBytes = 64 << 20;
-#endif
+/// Each byte has several of ThreadSanitizer's.
+inline constexpr int64_t kGrowthBytes = kThreadSanitizer ? 512 << 20 : 64 << 20;
 
 inline net::Security secure(net::SecurityMode mode, const char* digits) {
   net::Security security;

@@ -5,6 +5,7 @@
 // grows.
 #include <memory>
 
+#include "../sanitizers.h"
 #include "dt_run.h"
 #include "held_port.h"
 #include "intruder.h"
@@ -24,18 +25,8 @@ constexpr size_t kHostGarbageBytes = size_t{16} << 20;
 constexpr size_t kHostCrowd = 3000;  // far above what a rank keeps
 constexpr char kAnswerMark[] = "DToW";
 // A rank works on meanwhile, and sanitizers keep a part of what it frees: up to 256 MiB.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define DT_TEST_KEEPS_FREED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define DT_TEST_KEEPS_FREED 1
-#endif
-#endif
-#if defined(DT_TEST_KEEPS_FREED)
-constexpr int64_t kRankGrowthBytes = 768 << 20;
-#else
-constexpr int64_t kRankGrowthBytes = kGrowthBytes;
-#endif
+constexpr int64_t kRankGrowthBytes =
+    dt::test::kThreadSanitizer || dt::test::kAddressSanitizer ? 768 << 20 : kGrowthBytes;
 
 struct MeshHello {
   uint64_t magic = 0x316f'6c6c'6548'5444;
