@@ -85,7 +85,16 @@ Status random_bytes(void* out, size_t bytes) {
 
 // ---- Secret ----
 
-Secret::Secret(std::string given) : bytes(std::move(given)) {}
+Secret::Secret(std::string given) : bytes(std::move(given)) {
+  // dt's threads may still run when a host ends that does not wait for them. A copy of OpenSSL
+  // inside libdt reads no configuration: it may name modules of the system's version.
+#if defined(DT_OWN_OPENSSL)
+  constexpr uint64_t kOptions = OPENSSL_INIT_NO_ATEXIT | OPENSSL_INIT_NO_LOAD_CONFIG;
+#else
+  constexpr uint64_t kOptions = OPENSSL_INIT_NO_ATEXIT;
+#endif
+  OPENSSL_init_crypto(kOptions, nullptr);
+}
 
 Key Secret::key_for(std::string_view use) const {
   return keys_.with([&](std::map<std::string, Key, std::less<>>& keys) {

@@ -65,8 +65,6 @@ int find_session(SSL* ssl, const unsigned char* identity, size_t identity_bytes,
 }
 
 SSL_CTX* make_context() {
-  // dt's threads may still run when a host ends that does not wait for them.
-  OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
   SSL_CTX* context = SSL_CTX_new(TLS_method());
   if (context == nullptr) return nullptr;
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);

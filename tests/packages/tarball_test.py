@@ -104,6 +104,15 @@ class Tarball(unittest.TestCase):
                              [(self.tree / "lib").resolve()], path)
         self.shell(" ".join([str(TESTS / "abi" / "check_floor.py"), FLOOR, *map(str, binaries)]), self.scratch)
 
+    def test_its_openssl_reads_no_configuration(self):
+        """With the default provider left out, as this file does, the system's OpenSSL could not greet."""
+        folder = self.program_folder("openssl")
+        (folder / "openssl.cnf").write_text("openssl_conf = init\n[init]\nproviders = all\n[all]\nbase = base\n"
+                                            "[base]\nactivate = 1\n", encoding="utf-8")
+        self.shell("cc hello_allreduce.c $(pkg-config --cflags --libs dt) -o hello", folder)
+        secured = f"OPENSSL_CONF=$PWD/openssl.cnf DT_SECURITY_MODE=encrypt DT_TOKEN={'5a' * 32}"
+        self.assertEqual(self.shell(f"{secured} dt run -n 2 ./hello", folder), "[0] the ranks of 2 add up to 1\n")
+
     def test_texts_are_there(self):
         for name in ("README.md", "share/doc/dt/LICENSE", "share/doc/dt/THIRD_PARTY_LICENSES.txt"):
             text = (self.tree / name).read_text(encoding="utf-8")
