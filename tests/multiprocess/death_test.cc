@@ -203,6 +203,23 @@ TEST_CASE("a rank that ends and makes no second job is named to those that do, a
   CHECK(count_of(run.out, ", before all ranks were there; look at its log, then") == 1);
 }
 
+TEST_CASE("a rank that leaves and ends with 0 is named to those that still need it") {
+  for (const char* relay : {"false", "true"}) {
+    CAPTURE(relay);
+    Process::Options options;
+    options.environment = {std::string("DT_STORE_RELAY=") + relay};
+    Process run(dt_run({"-n", "3"}, {"leaves"}), options);
+    CHECK(run.wait() == 0);
+    INFO(run.out);
+    CHECK(run.err.empty());
+    for (const char* rank : {"rank 0 heard: ", "rank 2 heard: "})
+      CHECK(count_of(run.out, rank) == 1);
+    CHECK(count_of(run.out, "rank 1 (") == 2);
+    CHECK(count_of(run.out, ") has left the job with dt_finalize, and this operation needs it") ==
+          2);
+  }
+}
+
 TEST_CASE("a rank that ends before it joins fails the join of the others") {
   const std::string program = required_variable("RUN_PROGRAM");
   for (const char* end : {"kill -9 $$", "exit 3", "exit 0"}) {

@@ -460,66 +460,88 @@ TEST_CASE("job: log.level = debug says where a rank is and what it works with") 
       sink->lines->emplace_back(message);
     }
   } sink{&mutex, &lines};
-  ServedStore store(1);
-  dt_config* const config = rank_config(0, 1, store.port(), {{"log.level", "debug"}});
-  REQUIRE(dt_config_set_log_sink(config, Sink::take, &sink) == DT_OK);
-  dt_job* job = nullptr;
-  REQUIRE(dt_init(config, &job) == DT_OK);
-  dt_config_destroy(config);
-  dt_finalize(job, 20000);
-  dt_job_destroy(job);
-  const std::scoped_lock lock(mutex);
-  REQUIRE(!lines.empty());
-  const std::string& line = lines.back();
-  CAPTURE(line);
-  for (const std::string& part : {std::string("dt ") + dt_version() + ": rank 0 of 1 (",
-                                  std::string("local rank 0 of 1, node 0 of 1; backend self")}) {
-    CHECK(contains(line, part));
+  const auto start = [&](int rank, int size, const ServedStore& store, const char* host) {
+    dt_config* const config =
+        rank_config(rank, size, store.port(), {{"log.level", "debug"}, {"job.host_id", host}});
+    CHECK(dt_config_set_log_sink(config, Sink::take, &sink) == DT_OK);
+    dt_job* job = nullptr;
+    CHECK(dt_init(config, &job) == DT_OK);
+    dt_config_destroy(config);
+    dt_finalize(job, 20000);
+    dt_job_destroy(job);
+  };
+  const auto said = [&](const std::vector<std::string>& parts) {
+    const std::scoped_lock lock(mutex);
+    return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
+      return std::all_of(parts.begin(), parts.end(),
+                         [&](const std::string& part) { return contains(line, part); });
+    });
+  };
+  const std::string version = std::string("dt ") + dt_version();
+  start(0, 1, ServedStore(1), "one");
+  CHECK(said({version + ": rank 0 of 1 (", "local rank 0 of 1, node 0 of 1; backend self"}));
+  for (const bool apart : {false, true}) {
+    lines.clear();
+    const ServedStore store(2);
+    std::thread other(start, 1, 2, std::cref(store), apart ? "two" : "one");
+    start(0, 2, store, "one");
+    other.join();
+    const std::string place = apart ? "local rank 0 of 1, node 1 of 2; backend multihost"
+                                    : "local rank 1 of 2, node 0 of 1; backend host";
+    CAPTURE(place);
+    CHECK(said({version + ": rank 1 of 2 (", place, "; store 127.0.0.1:", "; started by "}));
   }
 }
 
 TEST_CASE("job: a rank that goes without finalize is a death with its name") {
-  ServedStore store(2);
-  Outcome survivor;
-  dt_error_info info;
-  dt_error_info_init(&info);
-  std::thread leaving([&] {
-    dt_config* const config = rank_config(1, 2, store.port(), {});
-    dt_job* job = nullptr;
-    dt_comm* world = nullptr;
-    dt_init(config, &job);
-    dt_config_destroy(config);
-    dt_comm_world(job, &world);
-    dt_barrier(world, nullptr, nullptr);  // rank 0 is through dt_init, too
-    dt_comm_destroy(world);
-    dt_job_destroy(job);
-  });
-  std::thread staying([&] {
-    dt_config* const config = rank_config(0, 2, store.port(), {});
-    dt_job* job = nullptr;
-    dt_comm* world = nullptr;
-    dt_init(config, &job);
-    dt_config_destroy(config);
-    dt_comm_world(job, &world);
-    dt_barrier(world, nullptr, nullptr);
-    survivor = outcome_of(dt_barrier(world, nullptr, nullptr));
-    dt_last_error_info(&info);
-    dt_comm_destroy(world);
-    dt_finalize(job, 20000);
-    dt_job_destroy(job);
-  });
-  leaving.join();
-  staying.join();
-  INFO(survivor.message);
-  CHECK(survivor.status == DT_ERR_PEER_LOST);
-  CHECK(contains(survivor.message, "rank 1"));
-  CHECK(info.status == DT_ERR_PEER_LOST);
-  CHECK(info.rank == 1);
-  CHECK(info.pid > 0);
-  CHECK(info.host[0] != '\0');
-  CHECK(std::string(info.operation) == "barrier");  // the last one that it entered
-  CHECK(info.sequence == 1);
-  CHECK(contains(survivor.message, "the last operation it entered was barrier #1"));
+  for (const char* host : {"one", "two"}) {
+    CAPTURE(host);
+    ServedStore store(2);
+    Outcome survivor;
+    dt_error_info info;
+    dt_error_info_init(&info);
+    std::thread leaving([&] {
+      dt_config* const config = rank_config(1, 2, store.port(), {{"job.host_id", host}});
+      dt_job* job = nullptr;
+      dt_comm* world = nullptr;
+      dt_init(config, &job);
+      dt_config_destroy(config);
+      dt_comm_world(job, &world);
+      dt_barrier(world, nullptr, nullptr);  // rank 0 is through dt_init, too
+      dt_comm_destroy(world);
+      dt_job_destroy(job);
+    });
+    std::thread staying([&] {
+      dt_config* const config = rank_config(0, 2, store.port(), {{"job.host_id", "one"}});
+      dt_job* job = nullptr;
+      dt_comm* world = nullptr;
+      dt_init(config, &job);
+      dt_config_destroy(config);
+      dt_comm_world(job, &world);
+      dt_barrier(world, nullptr, nullptr);
+      survivor = outcome_of(dt_barrier(world, nullptr, nullptr));
+      dt_last_error_info(&info);
+      dt_comm_destroy(world);
+      dt_finalize(job, 20000);
+      dt_job_destroy(job);
+    });
+    leaving.join();
+    staying.join();
+    INFO(survivor.message);
+    CHECK(survivor.status == DT_ERR_PEER_LOST);
+    CHECK(contains(survivor.message, "rank 1"));
+    CHECK(info.status == DT_ERR_PEER_LOST);
+    CHECK(info.rank == 1);
+    CHECK(info.pid > 0);
+    CHECK(info.host[0] != '\0');
+    // The last one that it entered; of a rank of another host, that it entered by its last sign of
+    // life.
+    const bool heard = contains(survivor.message, " barrier #1");
+    CHECK((heard || host != std::string("one")));
+    CHECK(std::string(info.operation) == (heard ? "barrier" : ""));
+    CHECK(info.sequence == (heard ? 1 : -1));
+    if (!heard) CHECK(contains(survivor.message, "last heard: has entered no operation yet"));
+  }
 }
 
 TEST_CASE("job: missing ranks are named at the deadline") {

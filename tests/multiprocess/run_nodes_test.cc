@@ -285,6 +285,19 @@ TEST_CASE("a rank of another node that ended before it joined is named to all at
   }
 }
 
+TEST_CASE("a rank that leaves and ends with 0 is named on all nodes to those that still need it") {
+  Nodes nodes(2);
+  nodes.start_all({}, rank_program("leaves"));
+  for (size_t node = 0; node < nodes.size(); ++node) {
+    CAPTURE(node);
+    CHECK(nodes[node].wait() == 0);
+    INFO(nodes[node].out);
+    INFO(nodes[node].err);
+    CHECK(count_of(nodes[node].out, " heard: ") == 1);
+    CHECK(count_of(nodes[node].out, ") has left the job with dt_finalize, and this") == 1);
+  }
+}
+
 TEST_CASE("a node that cannot start its ranks is named at once, also with --on-failure continue") {
   Nodes nodes(2);
   nodes.start(0, {"-n", "2", "--on-failure", "continue"}, rank_program("reduce"));

@@ -25,11 +25,11 @@ int64_t draw(Random& random, int64_t below) {
 // ---- elements ----
 
 size_t bytes_of(dt_dtype dtype) {
-  static constexpr size_t kBytes[] = {1, 1, 4, 4, 8, 8, 2, 2, 4, 8};
+  static constexpr size_t kBytes[] = {1, 1, 4, 4, 8, 8, 2, 2, 4, 8, 1, 2, 2, 1, 1};
   return kBytes[dtype];
 }
 
-bool is_float(dt_dtype dtype) { return dtype >= DT_F16; }
+bool is_float(dt_dtype dtype) { return dtype >= DT_F16 && dtype <= DT_F64; }
 
 template <class T>
 void put_as(std::byte* to, double value) {
@@ -48,7 +48,8 @@ double get_as(const std::byte* from) {
 void put(std::byte* to, dt_dtype dtype, double value) {
   switch (dtype) {
     case DT_I8: return put_as<int8_t>(to, value);
-    case DT_U8: return put_as<uint8_t>(to, value);
+    case DT_I16: return put_as<int16_t>(to, value);
+    case DT_U16: return put_as<uint16_t>(to, value);
     case DT_I32: return put_as<int32_t>(to, value);
     case DT_U32: return put_as<uint32_t>(to, value);
     case DT_I64: return put_as<int64_t>(to, value);
@@ -67,14 +68,16 @@ void put(std::byte* to, dt_dtype dtype, double value) {
       return;
     }
     case DT_F32: return put_as<float>(to, value);
-    default: return put_as<double>(to, value);
+    case DT_F64: return put_as<double>(to, value);
+    default: return put_as<uint8_t>(to, value);  // also 8-bit floats, which are only moved
   }
 }
 
 double get(const std::byte* from, dt_dtype dtype) {
   switch (dtype) {
     case DT_I8: return get_as<int8_t>(from);
-    case DT_U8: return get_as<uint8_t>(from);
+    case DT_I16: return get_as<int16_t>(from);
+    case DT_U16: return get_as<uint16_t>(from);
     case DT_I32: return get_as<int32_t>(from);
     case DT_U32: return get_as<uint32_t>(from);
     case DT_I64: return get_as<int64_t>(from);
@@ -91,7 +94,8 @@ double get(const std::byte* from, dt_dtype dtype) {
       return get_as<float>(whole.data());
     }
     case DT_F32: return get_as<float>(from);
-    default: return get_as<double>(from);
+    case DT_F64: return get_as<double>(from);
+    default: return get_as<uint8_t>(from);
   }
 }
 
@@ -103,6 +107,7 @@ enum class Kind {
   kBroadcast,
   kAllgather,
   kReduceScatter,
+  kReduceScatterv,
   kAlltoall,
   kAlltoallv,
   kGather,
@@ -114,6 +119,11 @@ enum class Kind {
   kRing,
   kCount
 };
+
+bool is_reducing(Kind kind) {
+  return kind == Kind::kAllreduce || kind == Kind::kReduce || kind == Kind::kReduceScatter ||
+         kind == Kind::kReduceScatterv;
+}
 
 constexpr size_t kMemoryBytes = 1 << 20;  // of a buffer from dt_mem_alloc()
 
@@ -131,6 +141,7 @@ struct Operation {
     const uint32_t mixed = (salt + 7u * static_cast<uint32_t>(from) +
                             13u * static_cast<uint32_t>(to) + static_cast<uint32_t>(index)) *
                            2654435761u;
+    if (dtype == DT_BOOL) return mixed >> 31;
     return op == DT_PROD ? 1 + (mixed >> 30 == 0 ? 1 : 0) : mixed >> 30;  // 1 or 2; 0 to 3
   }
   int64_t uneven(int from, int to) const {
@@ -146,6 +157,11 @@ struct Operation {
       if (op == DT_SUM || op == DT_AVG) result += next;
       if (op == DT_MIN) result = std::min(result, next);
       if (op == DT_MAX) result = std::max(result, next);
+      const auto a = static_cast<int>(result);
+      const auto b = static_cast<int>(next);
+      if (op == DT_BAND) result = a & b;
+      if (op == DT_BOR) result = a | b;
+      if (op == DT_BXOR) result = a ^ b;
     }
     if (op == DT_AVG) result = is_float(dtype) ? result / size : std::floor(result / size);
     // Eight twos: an 8-bit integer wraps, as it does while it is multiplied.
@@ -161,8 +177,13 @@ Operation draw_operation(Random& random) {
   static constexpr int64_t kCounts[] = {0, 1, 3, 64, 1000, 4097, 8191};
   Operation operation;
   operation.kind = static_cast<Kind>(draw(random, static_cast<int64_t>(Kind::kCount)));
-  operation.dtype = static_cast<dt_dtype>(draw(random, DT_F64 + 1));
-  operation.op = static_cast<dt_reduce_op>(draw(random, DT_MAX + 1));
+  operation.dtype = static_cast<dt_dtype>(draw(random, DT_F8E5M2 + 1));
+  operation.op = static_cast<dt_reduce_op>(draw(random, DT_BXOR + 1));
+  if (is_float(operation.dtype) && operation.op >= DT_BAND) operation.op = DT_SUM;
+  if (is_reducing(operation.kind)) {
+    if (operation.dtype == DT_BOOL && operation.op < DT_BAND) operation.op = DT_BOR;
+    if (operation.dtype >= DT_F8E4M3) operation.dtype = DT_U8;
+  }
   operation.count = kCounts[draw(random, std::size(kCounts))];
   operation.salt = static_cast<uint32_t>(random());
   operation.in_place = draw(random, 3) == 0;
@@ -290,8 +311,9 @@ class Walker {
     // How many elements this rank sends to each and gets from each.
     std::vector<int64_t> gives(static_cast<size_t>(size));
     std::vector<int64_t> takes(gives.size());
-    bool one_sent = false;  // the same to all
-    bool reduces = false;
+    const bool reduces = is_reducing(o.kind);
+    const bool one_sent = reduces || o.kind == Kind::kBroadcast || o.kind == Kind::kAllgather ||
+                          o.kind == Kind::kAllgatherv;  // the same to all
     for (int peer = 0; peer < size; ++peer) {
       int64_t& give = gives[size_t(peer)];
       int64_t& take = takes[size_t(peer)];
@@ -315,6 +337,9 @@ class Walker {
           take = o.uneven(peer, 0), give = peer == 0 ? o.uneven(me, 0) : 0;
           break;
         case Kind::kReduceScatter: give = o.count, take = peer == 0 ? o.count : 0; break;
+        case Kind::kReduceScatterv:
+          give = o.uneven(peer, 0), take = peer == 0 ? o.uneven(me, 0) : 0;
+          break;
         case Kind::kBarrier: break;
         case Kind::kRing:
           give = peer == (me + 1) % size ? o.count : 0;
@@ -322,18 +347,6 @@ class Walker {
           break;
         default: give = take = peer == 0 ? o.count : 0;  // allreduce, reduce, broadcast
       }
-    }
-    switch (o.kind) {
-      case Kind::kAllreduce:
-      case Kind::kReduce:
-      case Kind::kBroadcast:
-      case Kind::kReduceScatter:
-        reduces = o.kind != Kind::kBroadcast;
-        one_sent = true;
-        break;
-      case Kind::kAllgather:
-      case Kind::kAllgatherv: one_sent = true; break;
-      default: break;
     }
     const auto sum = [](const std::vector<int64_t>& counts) {
       int64_t total = 0;
@@ -390,6 +403,10 @@ class Walker {
       case Kind::kReduceScatter:
         RANK_TRY(dt_reduce_scatter(comm, from, to, count, o.dtype, o.op, nullptr, out));
         break;
+      case Kind::kReduceScatterv:
+        RANK_TRY(dt_reduce_scatterv(comm, from, gives.data(), give_at.data(), to, o.dtype, o.op,
+                                    nullptr, out));
+        break;
       case Kind::kAlltoall:
         RANK_TRY(dt_alltoall(comm, from, to, count, o.dtype, nullptr, out));
         break;
@@ -427,14 +444,17 @@ class Walker {
     if (work != nullptr) pending.works.push_back(work);
     const bool no_result = o.kind == Kind::kReduce && me != root;
     if (!no_result) {
-      pending.check = [this, o, me, root, size, takes, to, width, reduces] {
+      // Of the elements that are reduced this rank gets those from here on.
+      const int64_t before = o.kind == Kind::kReduceScatter || o.kind == Kind::kReduceScatterv
+                                 ? give_at[size_t(me)]
+                                 : 0;
+      pending.check = [this, o, me, root, size, takes, to, width, reduces, before] {
         int64_t place = 0;
         for (int peer = 0; peer < size; ++peer) {
           for (int64_t i = 0; i < takes[size_t(peer)]; ++i, ++place) {
             const double found = get(to + size_t(place) * width, o.dtype);
             const bool same_for_all = o.kind == Kind::kAllgather || o.kind == Kind::kAllgatherv;
-            const double wanted = o.kind == Kind::kReduceScatter ? o.reduced(size, me * o.count + i)
-                                  : reduces                      ? o.reduced(size, i)
+            const double wanted = reduces ? o.reduced(size, before + i)
                                   : o.kind == Kind::kBroadcast
                                       ? o.value(root, 0, i)
                                       : o.value(peer, same_for_all ? 0 : me, i);

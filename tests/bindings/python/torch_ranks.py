@@ -403,6 +403,7 @@ def check_sync_batch_norm(comm):
 def check_compiled(comm):
     """torch.compile() of a wrapped module computes and averages the same, with PyTorch's own hooks or ours."""
     if not hasattr(torch, "compile"):
+        print(f"skipped: torch.compile, which PyTorch {torch.__version__} does not have")
         return
     for make in (make_model, lambda seed: torch.nn.SyncBatchNorm.convert_sync_batchnorm(make_model(seed))):
         plain, compiled = (dt.torch.DistributedDataParallel(make(2), comm) for _ in range(2))

@@ -309,6 +309,10 @@ int main(int argc, char** argv) {
     if (rank == 1) (void)dt_store_get(job, "never", 1000 * atoi(argv[2]), nullptr, 0, &bytes);
     check(dt_barrier(world, nullptr, nullptr), rank);
   }
+  if (mode == "leaves" && rank != 1) {  // rank 1 leaves, the others still need it
+    const bool failed = dt_barrier(world, nullptr, nullptr) == DT_ERR_PEER_LOST;
+    printf("rank %d %s: %s\n", rank, failed ? "heard" : "did not hear", dt_last_error());
+  }
   dt_comm_destroy(world);
   if (mode == "next") {
     join_next(job, place);

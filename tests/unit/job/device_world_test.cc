@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "backend/nccl/library.h"
+#include "contains.h"
 #include "fake_cuda.h"
 #include "fake_kernels.h"
 #include "fake_nccl.h"
@@ -231,7 +232,7 @@ TEST_CASE("Job: at level info one rank of a host tells which NCCL it is, and wha
 }
 
 /// Sums rank + 1 over the ranks of `comm` on its GPUs.
-Status sum_on(comm::Communicator& comm, int rank, float* value) {
+Status sum_on(comm::Communicator& comm, int rank, float* value, bool group = false) {
   *value = static_cast<float>(rank + 1);
   backend::Collective collective;
   collective.kind = backend::Kind::kAllreduce;
@@ -239,7 +240,9 @@ Status sum_on(comm::Communicator& comm, int rank, float* value) {
   collective.send = collective.recv = value;
   collective.count = 1;
   const auto work = std::make_shared<backend::Work>();
+  if (group) DT_TRY(comm.begin_group());
   DT_TRY(comm.submit(collective, work));
+  if (group) DT_TRY(comm.end_group());
   comm.backend().wait(*work, Wait());
   return work->status();
 }
@@ -302,6 +305,56 @@ TEST_CASE("Job: survivors go on over their GPUs, with NCCL and staged") {
     }
     CHECK(fake->misuses().empty());
     CHECK(fake->communicators() == 0);
+  }
+}
+
+TEST_CASE("Job: a rank that leaves is named to those that need it, over NCCL and staged") {
+  FakeNccl* const fake = dt::test::fake_nccl(DT_FAKE_NCCL);
+  for (const bool shared : {false, true}) {
+    for (const bool group : {false, true}) {
+      CAPTURE(shared);
+      CAPTURE(group);
+      fake->reset();
+      fake->set_enqueue(FakeCuda::enqueue);
+      const auto loop = std::move(net::Loop::start()).value();
+      store::ServerOptions serving;
+      serving.world_size = 3;
+      serving.server_rank = -1;
+      serving.heartbeat_ms = 100;  // with which ranks tell what they have called
+      auto server = store::Server::start(loop.get(), serving);
+      REQUIRE(server.ok());
+      Status outcomes[3];
+      Status ends[3];
+      Event all_have;
+      std::atomic<int> have = 0;
+      dt::test::on_ranks(3, [&](int rank) {
+        outcomes[rank] = [&]() -> Status {
+          Config config = good_config(rank, 3, server.value()->port());
+          if (shared) DT_TRY(config.set("backend.shared_gpu", "host"));
+          DT_TRY_VALUE(auto job, Job::start(config, {}, devices_of(shared ? 1 : 3)));
+          DT_TRY_VALUE(auto comm, job->world());
+          float sum = 0;
+          DT_TRY(sum_on(*comm, rank, &sum));
+          if (have.fetch_add(1) + 1 == 3) all_have.set();
+          (void)all_have.wait({Deadline::after_ms(20'000)});
+          Status heard;
+          if (rank != 1) heard = sum_on(*comm, rank, &sum, group);
+          ends[rank] = job->finalize(20'000);
+          return heard;
+        }();
+      });
+      CHECK_MESSAGE(outcomes[1].ok(), outcomes[1].message());
+      for (const Status& end : ends) CHECK_MESSAGE(end.ok(), end.message());
+      for (const int rank : {0, 2}) {
+        CAPTURE(outcomes[rank].message());
+        CHECK(outcomes[rank].code() == Code::kPeerLost);
+        CHECK(outcomes[rank].info().rank == 1);
+        CHECK(dt::test::contains(outcomes[rank].message(),
+                                 ") has left the job with dt_finalize, and this"));
+      }
+      CHECK(fake->misuses().empty());
+      CHECK(fake->communicators() == 0);
+    }
   }
 }
 

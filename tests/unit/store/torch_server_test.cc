@@ -8,6 +8,7 @@
 #include "fixture.h"
 #include "net/address.h"
 #include "store/protocol.h"
+#include "store/torch_protocol.h"
 #include "torch_bytes.h"
 
 using namespace dt;
@@ -192,6 +193,45 @@ TEST_CASE("torch server: hostile bytes end their own connection only") {
   half.say(bytes("00 cef7853c"));
   CHECK(good.ask("06", 8) == bytes("0100000000000000"));
   CHECK(job.connect(0)->ping(patiently()).ok());
+}
+
+TEST_CASE("torch server: an answer of more than 64 MiB arrives whole") {
+  constexpr size_t kValueBytes = 1 << 20;
+  Job job(1, allow_torch);
+  const auto rank = job.connect(0);
+  const std::string value(kValueBytes, 'x');
+  REQUIRE(rank->set("torch/large", value, patiently()).ok());
+  PlainClient client(job);
+  client.say(encode_torch({TorchOp::kValidate, {}, kTorchMagic}, TorchDialect::kNew));
+  const std::vector<std::string> keys(65, "/large");
+  client.say(encode_torch({TorchOp::kMultiGet, keys}, TorchDialect::kNew));
+  std::string expected;
+  append_torch_text(&expected, value);
+  for (size_t i = 0; i < keys.size(); ++i) CHECK(client.hear(expected.size()) == expected);
+}
+
+TEST_CASE("torch server: the log says whose connection was closed, and why") {
+  std::mutex mutex;
+  std::string log;
+  Job job(1, [&](ServerOptions* options) {
+    options->torch_compat = true;
+    options->logger = std::make_shared<Logger>(LogLevel::kDebug, [&](LogLevel, const char* text) {
+      const std::scoped_lock lock(mutex);
+      log += text;
+      log += '\n';
+    });
+  });
+  {
+    PlainClient client(job);
+    CHECK(client.ask(kAddInit, 8) == bytes("0100000000000000"));
+    client.say(bytes("ee"));  // asks for nothing that there is
+    CHECK(client.ended());
+  }
+  REQUIRE(job.connect(0)->ping(patiently()).ok());  // after whatever was logged
+  const std::scoped_lock lock(mutex);
+  CAPTURE(log);
+  CHECK(log.find("store: closed the connection of a PyTorch client: ") != std::string::npos);
+  CHECK(log.find("store: a PyTorch client on 127.0.0.1 disconnected: ") != std::string::npos);
 }
 
 TEST_CASE("torch server: a client that does not read its answers gets no further ones") {
