@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Packs Dt.VERSION.nupkg: the assembly for Mono and the .NET Framework, the sources for modern .NET,
-and libdtcs, libdt and the command `dt`, which find each other by $ORIGIN. The same inputs give the same
-bytes."""
+"""Packs Dt.VERSION.nupkg: an assembly for Mono and the .NET Framework and one for modern .NET (.NET Standard 2.1),
+and libdtcs, libdt and the command `dt`, which find each other by $ORIGIN. The same inputs give the same bytes."""
 
 import argparse
 import hashlib
+import re
 import shutil
 import stat
 import struct
@@ -13,11 +13,13 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from xml.sax.saxutils import escape, quoteattr
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packaging"))
 import sbom  # noqa: E402
 
 NATIVE = "runtimes/linux-x64/native/"
+FRAMEWORKS = ("net472", "netstandard2.1")
 COMMANDS = ("dt", "dt-bench-worker")
 LONE_FILES = (*COMMANDS, "libdt.so.0")  # their endings have no content type
 TYPES = {"rels": "application/vnd.openxmlformats-package.relationships+xml",
@@ -85,7 +87,7 @@ CORE = """<?xml version="1.0" encoding="utf-8"?>
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ("version", "strip", "patchelf", "out", "scratch", "components"):
+    for name in ("version", "strip", "patchelf", "out", "scratch", "components", "netstandard", "url"):
         parser.add_argument("--" + name, required=True)
     parser.add_argument("files", nargs="+")
     options = parser.parse_args()
@@ -95,8 +97,14 @@ def main():
     entries = {"_rels/.rels": RELS.encode(),
                "package/services/metadata/core-properties/dt.psmdcp":
                    CORE.format(version=options.version).encode()}
-    places = {"README.md": "", "Dt.nuspec": "", "Dt.xml": "lib/net472/", "Dt.csproj": "src/",
-              "Dt.targets": "buildTransitive/net472/", "LICENSE": "", "THIRD_PARTY_LICENSES.txt": ""}
+    # NuGet takes build/ for a project that refers to the package, buildTransitive/ for one behind it.
+    targets = [f"{folder}/{framework}/" for folder in ("build", "buildTransitive") for framework in FRAMEWORKS]
+    repository = f'<repository type="git" url={quoteattr(options.url)} />' if options.url else ""
+    if options.url:
+        repository = f"<projectUrl>{escape(options.url)}</projectUrl>\n    " + repository
+    modern = Path(options.netstandard)
+    entries["lib/netstandard2.1/Dt.dll"] = without_time_and_chance((modern / "Dt.dll").read_bytes())
+    entries["lib/netstandard2.1/Dt.xml"] = (modern / "Dt.xml").read_bytes()
     for file in map(Path, options.files):
         if file.name.startswith("libdtcs.so"):
             entries[NATIVE + "libdtcs.so"] = native(file, "libdtcs.so", options)
@@ -106,11 +114,15 @@ def main():
             entries[NATIVE + file.name] = native(file, file.name, options)
         elif file.name == "Dt.dll":
             entries["lib/net472/Dt.dll"] = without_time_and_chance(file.read_bytes())
-        elif file.suffix == ".cs":
-            entries["src/" + file.name] = file.read_bytes()
-        elif file.name in places:
-            data = file.read_bytes().replace(b"@VERSION@", options.version.encode())
-            entries[places[file.name] + file.name] = data
+        elif file.name == "Dt.xml":
+            entries["lib/net472/Dt.xml"] = file.read_bytes()
+        elif file.name == "Dt.targets":
+            entries.update((folder + file.name, file.read_bytes()) for folder in targets)
+        elif file.name == "Dt.nuspec":
+            text = file.read_text().replace("@VERSION@", options.version)
+            entries[file.name] = re.sub(r"\n *@REPOSITORY@", f"\n    {repository}" if repository else "", text).encode()
+        else:
+            entries[file.name] = file.read_bytes()  # the README and licence texts
     sbom.add(entries, "sbom/dt.spdx.json", options.components, Path(options.out).name, "[Content_Types].xml")
     entries["[Content_Types].xml"] = content_types(entries)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# portable.sh: makes the packages of a release in build-portable and runs their tests: the tarball, the jar, the NuGet
+# portable.sh [MESON_SETUP_OPTIONS]: makes the packages of a release in build-portable and runs their tests: the tarball, the jar, the NuGet
 # package, and a wheel for each CPython from 3.9 on that is in PATH or one of pyenv's, tested with each. NumPy comes
 # from pip; what needs PyTorch is skipped.
 set -euo pipefail
@@ -35,5 +35,5 @@ echo "CPython${versions% }"
 cd "$root"
 rm -rf build-portable # nothing links again when the stand-ins of glibc change
 exec tests/build_and_test.sh build-portable --unity on --unity-size 40 -Dbuildtype=release -Dportable=true \
-  -Ddocs=disabled -Dpython_bin="$(IFS=,; echo "${pythons[*]}")" -- --suite pythons --suite bindings \
+  -Ddocs=disabled -Dpython_bin="$(IFS=,; echo "${pythons[*]}")" "$@" -- --suite pythons --suite bindings \
   --suite packages --suite abi --no-suite variants

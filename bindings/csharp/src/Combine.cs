@@ -75,7 +75,7 @@ namespace Dt
             }, items, typeof(T), size);
         }
 
-#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
+#if DT_SPAN
         /// <summary>Takes given and inOut, in their place.</summary>
         public delegate void SpanFunction<T>(ReadOnlySpan<T> given, Span<T> inOut);
 

@@ -25,9 +25,7 @@ namespace Dt
             if (type == typeof(long)) return (int)Dtype.I64;
             if (type == typeof(ulong)) return (int)Dtype.U64;
             if (type == typeof(BFloat16)) return (int)Dtype.BF16;
-#if NET5_0_OR_GREATER
-            if (type == typeof(Half)) return (int)Dtype.F16;
-#endif
+            if (type.FullName == "System.Half") return (int)Dtype.F16;  // newer than .NET Standard 2.1
             return type == typeof(ushort) || type == typeof(short) ? Bits16 : None;
         }
 

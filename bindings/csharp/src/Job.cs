@@ -53,7 +53,7 @@ namespace Dt
     /// <summary>This process's (or thread's) membership in a distributed run. Any thread. Without
     /// <see cref="Leave"/> the other ranks hear of a death once the job's objects are gone.</summary>
     public sealed partial class Job : DtObject
-#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP3_0_OR_GREATER
+#if DT_SPAN
         , IAsyncDisposable
 #endif
     {
@@ -127,7 +127,7 @@ namespace Dt
         /// time is over; null: job.finalize_timeout_ms. The job has ended in every case.</summary>
         public void Leave(TimeSpan? timeout = null) => Raw.Native.job_finalize(this, Limit.InMs(timeout));
 
-#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP3_0_OR_GREATER
+#if DT_SPAN
         /// <summary>As Dispose, on a thread of the pool. It does not leave the job together: an
         /// exception may be on its way. Call <see cref="Leave"/> for that.</summary>
         public System.Threading.Tasks.ValueTask DisposeAsync() =>

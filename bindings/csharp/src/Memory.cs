@@ -60,7 +60,7 @@ namespace Dt
         /// <summary>Copies elements from the beginning of host memory into an array.</summary>
         public void Read<T>(T[] into) where T : struct => Copy("Read", into, false);
 
-#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
+#if DT_SPAN
         /// <summary>Host memory as whole elements, as many as fit; at most 2^31 - 1.</summary>
         public unsafe Span<T> AsSpan<T>() where T : struct
         {

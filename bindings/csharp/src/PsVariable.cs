@@ -115,7 +115,7 @@ namespace Dt
             }
         }
 
-#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
+#if DT_SPAN
         internal unsafe void Over(int action, ReadOnlySpan<float> values, long[] rows, double rate)
         {
             fixed (float* place = &System.Runtime.InteropServices.MemoryMarshal.GetReference(values))
@@ -130,7 +130,7 @@ namespace Dt
             "PsVariable \"" + Name + "\" of " + Rows + " rows, " + Columns + " columns";
     }
 
-#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
+#if DT_SPAN
     /// <summary>The calls of <see cref="PsVariable"/> that wait, over spans.</summary>
     public static class PsSpans
     {

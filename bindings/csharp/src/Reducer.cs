@@ -204,7 +204,7 @@ namespace Dt
         public IntPtr Gradient(int index, IntPtr stream = default(IntPtr)) =>
             new IntPtr(Raw.Native.reducer_grad(this, index, stream.ToInt64()));
 
-#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
+#if DT_SPAN
         volatile bool readable;  // once seen; otherwise not known
 
         /// <summary>Likewise as a span over host memory. A dtype is wanted only for the bits of 16-bit

@@ -72,7 +72,7 @@ namespace Dt
             return new IntPtr(address);
         }
 
-#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
+#if DT_SPAN
         /// <summary>The parameter's elements as a span. A dtype is wanted only for the bits of
         /// 16-bit floats in a ushort or a short.</summary>
         public Span<T> ParameterSpan<T>(Dtype? dtype = null) where T : struct =>
@@ -152,7 +152,7 @@ namespace Dt
         /// until this object is gone: keep it.</summary>
         public IntPtr Parameter(int index) => new IntPtr(Raw.Native.shard_param(this, index));
 
-#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
+#if DT_SPAN
         /// <summary>Likewise as a span. A dtype is wanted only for the bits of 16-bit floats in a
         /// ushort or a short.</summary>
         public Span<T> ParameterSpan<T>(int index, Dtype? dtype = null) where T : struct

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
+#if DT_SPAN
 using System;
 using System.Runtime.InteropServices;
 

@@ -22,10 +22,7 @@ namespace Dt
         public static implicit operator Tensor(float[] array) => Whole(array);
         public static implicit operator Tensor(double[] array) => Whole(array);
         public static implicit operator Tensor(BFloat16[] array) => Whole(array);
-#if NET5_0_OR_GREATER
-        public static implicit operator Tensor(Half[] array) => Whole(array);
-#endif
-#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
+#if DT_SPAN
         public static implicit operator Tensor(Memory<sbyte> memory) => Of<sbyte>(memory);
         public static implicit operator Tensor(ReadOnlyMemory<sbyte> memory) => Of<sbyte>(memory);
         public static implicit operator Tensor(Memory<byte> memory) => Of<byte>(memory);
@@ -44,10 +41,6 @@ namespace Dt
         public static implicit operator Tensor(ReadOnlyMemory<double> memory) => Of<double>(memory);
         public static implicit operator Tensor(Memory<BFloat16> memory) => Of<BFloat16>(memory);
         public static implicit operator Tensor(ReadOnlyMemory<BFloat16> memory) => Of<BFloat16>(memory);
-#endif
-#if NET5_0_OR_GREATER
-        public static implicit operator Tensor(Memory<Half> memory) => Of<Half>(memory);
-        public static implicit operator Tensor(ReadOnlyMemory<Half> memory) => Of<Half>(memory);
 #endif
     }
 #pragma warning restore 1591

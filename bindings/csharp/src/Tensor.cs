@@ -79,7 +79,7 @@ namespace Dt
         internal static Tensor At(long address, long count, Dtype dtype) =>
             new Tensor(null, Place.Address, address, count, dtype);
 
-#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
+#if DT_SPAN
         /// <summary>A memory. A dtype is wanted only for the bits of 16-bit floats in a ushort or a
         /// short.</summary>
         public static Tensor Of<T>(ReadOnlyMemory<T> memory, Dtype? dtype = null) where T : struct
@@ -125,7 +125,7 @@ namespace Dt
             {
                 case Place.Array: pin.Fix(owner, array); break;
                 case Place.Memory: pin.Lend((MemoryHandle)owner); break;
-#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
+#if DT_SPAN
                 case Place.Pinnable: pin.Lease((System.Buffers.IPinnable)owner, offset, Elements.Size(Dtype)); break;
 #endif
                 default: pin.Keep(owner); break;
@@ -141,7 +141,7 @@ namespace Dt
         GCHandle array;
         object kept;
         internal long Base { get; private set; }
-#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
+#if DT_SPAN
         System.Buffers.MemoryHandle leased;
 
         internal unsafe void Lease(System.Buffers.IPinnable memory, long offset, int size)
@@ -181,7 +181,7 @@ namespace Dt
             if (kept is MemoryHandle) ((MemoryHandle)kept).DangerousRelease();
             GC.KeepAlive(kept);
             kept = null;
-#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
+#if DT_SPAN
             leased.Dispose();
             leased = default(System.Buffers.MemoryHandle);
 #endif

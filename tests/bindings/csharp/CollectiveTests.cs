@@ -16,6 +16,7 @@ static class CollectiveTests
         Suite.Add("collective: members alone make a communicator", () => Ranks.Run(2, MembersAlone));
         Suite.Add("collective: names, limits and streams of calls", () => Ranks.Run(2, Views));
         Suite.Add("collective: BFloat16 rounds to the nearest", Rounding);
+        Suite.Add("collective: System.Half is F16 where there is one", HalfFloats);
     }
 
     static void Done(Work work)
@@ -48,6 +49,21 @@ static class CollectiveTests
         for (int i = 0; i < values.Length; ++i) Suite.Equal(rounded[i], (float)(BFloat16)values[i], "of " + values[i]);
         Suite.Check(float.IsNaN((BFloat16)float.NaN), "NaN stays one");
         Suite.Equal((BFloat16)2, BFloat16.FromBits(0x4000), "bits");
+    }
+
+    /// By its name: .NET Standard does not know it.
+    static void HalfFloats()
+    {
+        Type half = typeof(object).Assembly.GetType("System.Half");
+        if (half == null) return;
+        foreach (System.Reflection.MethodInfo method in typeof(Tensor).GetMethods())
+        {
+            if (method.Name != "Of" || !method.GetParameters()[0].ParameterType.IsArray) continue;
+            object[] arguments = { Array.CreateInstance(half, 3), null };
+            Tensor tensor = (Tensor)method.MakeGenericMethod(half).Invoke(null, arguments);
+            Suite.Equal(Dtype.F16, tensor.Dtype, "dtype");
+            Suite.Equal(3L, tensor.Count, "count");
+        }
     }
 
     static void Large(Ranks each)

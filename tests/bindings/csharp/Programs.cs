@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 using System;
+using System.Collections.Generic;
 using System.Diagnostics;
+using System.Reflection;
+using System.Runtime.CompilerServices;
 using System.Threading;
 using Dt;
 
@@ -19,6 +22,7 @@ static class Programs
             case "leave-open": return LeaveOpen();
             case "domains": return Domains.Run();
             case "version": return Version();
+            case "compile": return Compile();
             case "overhead": return Overhead.Run(20000);
             default: return 2;
         }
@@ -35,6 +39,43 @@ static class Programs
             Console.WriteLine(error.GetType().Name + ": " + error.Message);
         }
         return 0;
+    }
+
+    /// Has all of Dt.dll compiled, so that each type and member that it uses is found in this runtime.
+    static int Compile()
+    {
+        const BindingFlags Own = BindingFlags.Public | BindingFlags.NonPublic | BindingFlags.Instance |
+            BindingFlags.Static | BindingFlags.DeclaredOnly;
+        int compiled = 0;
+        foreach (Type type in typeof(Job).Assembly.GetTypes())
+        {
+            RuntimeTypeHandle[] ofType = Elements(type.GetGenericArguments());
+            List<MethodBase> members = new List<MethodBase>(type.GetMethods(Own));
+            members.AddRange(type.GetConstructors(Own));
+            if (type.TypeInitializer != null) members.Add(type.TypeInitializer);
+            foreach (MethodBase member in members)
+            {
+                if (member.IsAbstract || member.GetMethodBody() == null) continue;
+                List<RuntimeTypeHandle> all = new List<RuntimeTypeHandle>(ofType);
+                if (member.IsGenericMethod) all.AddRange(Elements(member.GetGenericArguments()));
+                RuntimeHelpers.PrepareMethod(member.MethodHandle, all.Count == 0 ? null : all.ToArray());
+                ++compiled;
+            }
+        }
+        Console.WriteLine(compiled + " methods");
+        return compiled > 500 ? 0 : 1;
+    }
+
+    /// A type that fits each parameter.
+    static RuntimeTypeHandle[] Elements(Type[] parameters)
+    {
+        RuntimeTypeHandle[] handles = new RuntimeTypeHandle[parameters.Length];
+        for (int i = 0; i < parameters.Length; ++i)
+        {
+            bool value = (parameters[i].GenericParameterAttributes & GenericParameterAttributes.NotNullableValueTypeConstraint) != 0;
+            handles[i] = (value ? typeof(float) : typeof(string)).TypeHandle;
+        }
+        return handles;
     }
 
     static int Collectives()

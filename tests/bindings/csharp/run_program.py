@@ -3,6 +3,7 @@
 """Runs one of the programs of tests.exe in processes of its own and checks what it says."""
 
 import argparse
+import json
 import re
 import shlex
 import shutil
@@ -63,12 +64,52 @@ def command(options):
             assert bool(mode & 0o111) == (Path(entry.filename).name in ("dt", "dt-bench-worker")), entry
     assert "Apache License" in (package / "LICENSE").read_text()
     assert "OpenSSL" in (package / "THIRD_PARTY_LICENSES.txt").read_text()
-    targets = package / "buildTransitive/net472/Dt.targets"
-    names = {element.tag.rpartition("}")[2]: element.text for element in ElementTree.parse(targets).iter()}
-    native = re.fullmatch(r"\$\(\[System.IO.Path\]::GetFullPath\('\$\(MSBuildThisFileDirectory\)(.*)'\)\)",
-                          names["DtNativeFolder"]).group(1)
-    assert (targets.parent / names["DtCommand"].replace("$(DtNativeFolder)", native)).resolve() == \
-        (package / "runtimes/linux-x64/native/dt").resolve()
+    found = sorted(package.glob("build*/*/Dt.targets"))
+    assert {targets.parts[-3] + "/" + targets.parts[-2] for targets in found} == {
+        "build/net472", "build/netstandard2.1", "buildTransitive/net472", "buildTransitive/netstandard2.1"}, found
+    for targets in found:
+        names = {element.tag.rpartition("}")[2]: element.text for element in ElementTree.parse(targets).iter()}
+        native = re.fullmatch(r"\$\(\[System.IO.Path\]::GetFullPath\('\$\(MSBuildThisFileDirectory\)(.*)'\)\)",
+                              names["DtNativeFolder"]).group(1)
+        assert (targets.parent / names["DtCommand"].replace("$(DtNativeFolder)", native)).resolve() == \
+            (package / "runtimes/linux-x64/native/dt").resolve()
+
+
+def restored(options):
+    """A program as `dotnet build` leaves it: its deps.json names what NuGet has put into its folder of packages. The
+    runtime is `dotnet` alone."""
+    made = Path(options.tests).parent
+    name, version = re.search(r"^(Microsoft\.NETCore\.App) (\S+)", subprocess.run(
+        options.runtime + ["--list-runtimes"], check=True, capture_output=True, text=True).stdout, re.MULTILINE).groups()
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        with zipfile.ZipFile(options.package) as packed:
+            release = re.search(r"<version>(.*)</version>", packed.read("Dt.nuspec").decode()).group(1)
+            package = root / "packages/dt" / release
+            packed.extractall(package)
+        for file in package.glob("runtimes/linux-x64/native/*"):
+            file.chmod(0o755)  # by the package's targets
+        natives = {f"runtimes/linux-x64/native/{file.name}": {"rid": "linux-x64", "assetType": "native"}
+                   for file in package.glob("runtimes/linux-x64/native/*")}
+        app = root / "app"
+        app.mkdir()
+        shutil.copy(made / "readme.exe", app / "readme.dll")
+        framework = f".NETCoreApp,Version=v{version.rpartition('.')[0]}"
+        (app / "readme.deps.json").write_text(json.dumps({
+            "runtimeTarget": {"name": framework, "signature": ""},
+            "targets": {framework: {
+                "readme/1.0.0": {"dependencies": {"Dt": release}, "runtime": {"readme.dll": {}}},
+                f"Dt/{release}": {"runtime": {"lib/netstandard2.1/Dt.dll": {"assemblyVersion": f"{release}.0"}},
+                                  "runtimeTargets": natives}}},
+            "libraries": {
+                "readme/1.0.0": {"type": "project", "serviceable": False, "sha512": ""},
+                f"Dt/{release}": {"type": "package", "serviceable": True, "sha512": "", "path": f"dt/{release}"}}}))
+        (app / "readme.runtimeconfig.json").write_text(json.dumps(
+            {"runtimeOptions": {"framework": {"name": name, "version": version}}}))
+        (app / "readme.runtimeconfig.dev.json").write_text(json.dumps(
+            {"runtimeOptions": {"additionalProbingPaths": [str(root / "packages")]}}))
+        dt = package / "runtimes/linux-x64/native/dt"
+        assert run([str(dt), "run", "-n", "2"] + options.runtime + [str(app / "readme.dll")]).returncode == 0
 
 
 def leave_open(options):
@@ -103,7 +144,7 @@ def loading(options):
 
 def main():
     programs = {"collectives": collectives, "peer-death": peer_death, "leave-open": leave_open, "loading": loading,
-                "domains": domains, "readme": readme, "command": command}
+                "domains": domains, "readme": readme, "command": command, "restored": restored}
     parser = argparse.ArgumentParser()
     parser.add_argument("--runtime", type=shlex.split, required=True, help="the words before a program")
     parser.add_argument("--dt", required=True)
