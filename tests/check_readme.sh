@@ -18,7 +18,7 @@ PATH=$(dirname "$(find "$scratch/installed" -path '*/bin/dt')"):$PATH
 export PATH PKG_CONFIG_PATH=$libraries/pkgconfig
 mkdir "$scratch/work"
 cp "$root/examples/trainer/trainer.c" "$scratch/work"
-find "$build" -path "$build/bindings/*" \( -name 'dt-*.whl' -o -name 'dt-*.jar' -o -name 'Dt.*.nupkg' \) \
+find "$build" -path "$build/bindings/*" \( -name 'dt_runtime-*.whl' -o -name 'dt-*.jar' -o -name 'Dt.*.nupkg' \) \
   ! -name '*-sources.jar' ! -name '*-javadoc.jar' -exec cp -t "$scratch/work" {} +
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 "$root/tests/hermetic.sh" "$scratch/home" "$root/tests/check_readme.py" "$scratch/work" "$root/README.md" \

@@ -89,7 +89,7 @@ for part in "$@"; do
     "$system/root/dt/packaging/debian.sh" "$system/root/debs"
     inside "Debian packages" "tests/packages/debian.sh /root/debs README.md"
   elif [ "$part" = python ]; then
-    package python 'dt-*.whl' python3-venv
+    package python 'dt_runtime-*.whl' python3-venv
   elif [ "$part" = java ]; then
     package java 'dt-*.jar' openjdk-17-jdk-headless python3 # Python for the check itself
   elif [ "$part" = csharp ]; then

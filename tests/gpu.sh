@@ -206,7 +206,7 @@ run registered_2_nccl_one_gpu test "${no_gpu:-$no_nccl}" env DT_NCCL_REGISTER=on
 no_torch=''
 python3 -c 'import torch' 2>/dev/null || no_torch='python3 has no PyTorch'
 python_tag=$(python3 -c 'import sys; print("cp%d%d" % sys.version_info[:2])' 2>/dev/null || true)
-wheel=$(compgen -G "$build/bindings/python/dt-*-$python_tag-*.whl" | head -n 1 || true)
+wheel=$(compgen -G "$build/bindings/python/dt_runtime-*-$python_tag-*.whl" | head -n 1 || true)
 [ -n "$no_torch" ] || [ -n "$wheel" ] || no_torch="no wheel for this Python, ${python_tag:-none}"
 if [ -z "${no_gpu:-$no_torch}" ]; then
   rm -rf "$logs/python"

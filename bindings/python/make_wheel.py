@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packs the wheel, with nothing but the standard library, patchelf and strip.
 
-make_wheel.py --out dt-VERSION-TAG.whl --libdt FILE --module FILE --commands FILES... --licences FILES...
-    --headers FILES... --torch FILES... --sources FILES... --components FILE
+make_wheel.py --out dt_runtime-VERSION-TAG.whl --libdt FILE --module FILE --commands FILES... --licences FILES...
+    --headers FILES... --torch FILES... --sources FILES... --components FILE --url URL
 
 Beside the package's sources and its module it has libdt and the command `dt`, which find each other
 by $ORIGIN. The same input gives the same bytes."""
@@ -24,7 +24,25 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packaging"))
 import sbom  # noqa: E402
 
+# `dt` on PyPI is another program's; the module and the command are called so all the same.
+NAME = "dt-runtime"
 LICENCE = "Apache-2.0"
+KEYWORDS = ("distributed training", "data parallel", "allreduce", "collectives", "elastic training", "parameter server")
+CLASSIFIERS = (
+    "Development Status :: 4 - Beta",
+    "Intended Audience :: Developers",
+    "Intended Audience :: Science/Research",
+    "Operating System :: POSIX :: Linux",
+    "Programming Language :: C++",
+    "Programming Language :: Python :: 3",
+    "Programming Language :: Python :: {python}",
+    "Programming Language :: Python :: Implementation :: CPython",
+    "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    "Topic :: System :: Distributed Computing",
+    "Typing :: Typed",
+)
+# Each extra installs the package of its name.
+EXTRAS = ("jax", "numpy", "torch")
 # What the tags promise beside glibc: the newest names of versions in libstdc++.
 NEWEST = {"28": {"GLIBCXX_3.4": 24, "CXXABI_1.3": 11}, "34": {"GLIBCXX_3.4": 29, "CXXABI_1.3": 13}}
 DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip file can have
@@ -64,18 +82,28 @@ def record_line(name, data):
     return f"{name},sha256={digest},{len(data)}\n"
 
 
-def metadata(version, readme, python, licences):
-    major, minor = python[2], python[3:]
-    files = "".join(f"License-File: {os.path.basename(licence)}\n" for licence in licences)
-    return (f"Metadata-Version: 2.1\nName: dt\nVersion: {version}\n"
-            f"Summary: Distributed training for programs that are linked, not scripted\n"
-            f"License: {LICENCE}\n{files}Requires-Python: >={major}.{minor},<{major}.{int(minor) + 1}\n"
-            f"Description-Content-Type: text/markdown\n\n{readme}").encode()
+def metadata(version, readme, python, licences, url):
+    """https://packaging.python.org/en/latest/specifications/core-metadata, version 2.4 for License-Expression, beside
+    which PyPI takes no classifier of a licence."""
+    major, minor = python[2], int(python[3:])
+    fields = [("Metadata-Version", "2.4"), ("Name", NAME), ("Version", version),
+              ("Summary", "Distributed training for programs that are linked, not scripted"),
+              ("Author", "The dt authors"), ("Keywords", ",".join(KEYWORDS)),
+              *(("Classifier", each.format(python=f"{major}.{minor}")) for each in CLASSIFIERS),
+              ("License-Expression", LICENCE),
+              *(("License-File", os.path.basename(licence)) for licence in licences),
+              ("Requires-Python", f">={major}.{minor},<{major}.{minor + 1}")]
+    if url:
+        fields.append(("Project-URL", f"Source, {url}"))
+    for extra in EXTRAS:
+        fields += [("Provides-Extra", extra), ("Requires-Dist", f'{extra}; extra == "{extra}"')]
+    fields.append(("Description-Content-Type", "text/markdown"))
+    return ("".join(f"{name}: {value}\n" for name, value in fields) + f"\n{readme}").encode()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    for option in ("--out", "--libdt", "--module", "--readme", "--components"):
+    for option in ("--out", "--libdt", "--module", "--readme", "--components", "--url"):
         parser.add_argument(option, required=True)
     folders = {"headers": "dt/include/dt/", "torch": "dt/torch_source/", "sources": "dt/"}
     for option in ("commands", "licences", *folders):
@@ -96,12 +124,12 @@ def main():
         executable = {"dt/" + name for name in os.listdir(folder)}
         check_tag(tag, folder)
 
-    info = f"dt-{version}.dist-info"
+    info = f"{NAME.replace('-', '_')}-{version}.dist-info"
     with open(options.readme, encoding="utf-8") as file:
-        entries[f"{info}/METADATA"] = metadata(version, file.read(), python, options.licences)
+        entries[f"{info}/METADATA"] = metadata(version, file.read(), python, options.licences, options.url)
     for licence in options.licences:
         with open(licence, "rb") as file:
-            entries[f"{info}/{os.path.basename(licence)}"] = file.read()
+            entries[f"{info}/licenses/{os.path.basename(licence)}"] = file.read()
     entries[f"{info}/entry_points.txt"] = (b"[console_scripts]\ndt = dt.__main__:main\n\n"
                                            b"[torch.distributed.backends]\ndt = dt._process_group:register\n")
     entries[f"{info}/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: dt\nRoot-Is-Purelib: false\n"

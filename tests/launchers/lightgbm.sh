@@ -13,11 +13,11 @@ skip() { # reason
   echo "skipped: $1"
   exit 77
 }
-compgen -G "$build/bindings/python/dt-*.whl" >/dev/null || skip 'the build has no wheel of dt: it was configured without Python'
+compgen -G "$build/bindings/python/dt_runtime-*.whl" >/dev/null || skip 'the build has no wheel of dt: it was configured without Python'
 
 mkdir -p "${environment%/*}"
 [ -x "$environment/bin/pip" ] || python3 -m venv "$environment"
 pip=("$environment/bin/pip" --disable-pip-version-check install --quiet)
 "${pip[@]}" --upgrade lightgbm numpy >"$environment.log" 2>&1 || skip "$(tail -n 1 "$environment.log")"
-"${pip[@]}" --no-deps --force-reinstall --no-index --find-links "$build/bindings/python" dt
+"${pip[@]}" --no-deps --force-reinstall --no-index --find-links "$build/bindings/python" dt-runtime
 exec "$root/tests/hermetic.sh" "$build/tests/home" "$root/tests/launchers/lightgbm_test.py" "$environment"

@@ -53,11 +53,11 @@ if install torch torch numpy; then
     "$folder/torch/bin/pip" --disable-pip-version-check install --quiet --upgrade "$framework" \
       >"$folder/$framework.log" 2>&1 || leave_out "$framework"
   done
-  if ! compgen -G "$build/bindings/python/dt-*.whl" >/dev/null; then
+  if ! compgen -G "$build/bindings/python/dt_runtime-*.whl" >/dev/null; then
     echo "the build has no wheel of dt: it was configured without Python" >"$folder/frameworks.log"
     leave_out frameworks
   elif ! "$folder/torch/bin/pip" install --quiet --no-deps --force-reinstall \
-    --no-index --find-links "$build/bindings/python" dt; then
+    --no-index --find-links "$build/bindings/python" dt-runtime; then
     failed=$((failed + 1))
   else
     run_test frameworks "$root/tests/launchers/framework_test.py" "$folder/torch" "${prefixes[@]}"

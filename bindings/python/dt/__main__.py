@@ -15,8 +15,8 @@ def main() -> None:
     try:
         os.execv(command, ["dt", *sys.argv[1:]])
     except OSError as error:
-        sys.exit(f"dt: cannot run {command}: {error.strerror}; install the package dt again, on a file system "
-                 "that allows execution")
+        sys.exit(f"dt: cannot run {command}: {error.strerror}; install the package dt-runtime again, on a "
+                 "file system that allows execution")
 
 
 if __name__ == "__main__":

@@ -37,11 +37,11 @@ def command(start, *args):
 
 class Command(unittest.TestCase):
     def test_the_licences_of_its_parts_come_with_it(self):
-        package = importlib.metadata.distribution("dt")
+        package = importlib.metadata.distribution("dt-runtime")
         names = package.metadata.get_all("License-File")
         self.assertEqual(names, ["LICENSE", "THIRD_PARTY_LICENSES.txt"])
         for name in names:
-            self.assertIn("Apache License", package.read_text(name))
+            self.assertIn("Apache License", package.read_text(f"licenses/{name}"))
 
     def test_two_ranks_run_a_program(self):
         with tempfile.TemporaryDirectory() as folder:
