@@ -8,7 +8,7 @@ from typing import Any, Callable, List, Optional, Tuple, Union
 from . import _raw
 from ._combine import Combination, Combine
 from ._errors import Error, invalid
-from ._types import Array, ReduceOp, milliseconds, stream_number
+from ._types import Array, ReduceOp, Stream, milliseconds, stream_number
 from ._work import Work
 
 # For each group that is open, what keeps the arrays of its plain calls: dt uses them until its end.
@@ -18,7 +18,7 @@ groups: List[List[Any]] = []
 # Where an operation has one table, nothing needs to tell two apart.
 _TABLES = re.compile(r"\b(?:send|recv)_(?=counts|offsets)")
 
-Op = Union[ReduceOp, str, Combine, Callable[[memoryview, memoryview], Any]]
+Op = Union[ReduceOp, str, Combine, Callable[["memoryview[Any]", "memoryview[Any]"], object]]
 SUM = ReduceOp.SUM  # also of what reduces nothing
 
 # Addresses of send and recv, count, dtype, and what keeps the arrays.
@@ -147,7 +147,7 @@ class Arrays:
             tables = combination.tables(kind.operation, tables)
         return (sent, received, count, dtype, (keep, combination)), SUM, combination, tables
 
-    def _run(self, kind: Kind, launch: Launch, op: Op, peer: int, stream: Any,
+    def _run(self, kind: Kind, launch: Launch, op: Op, peer: int, stream: Stream,
              name: Optional[str], timeout: Optional[float], tables: Optional[bytes] = None) -> None:
         combination = None
         if op.__class__ is not ReduceOp:
@@ -168,7 +168,7 @@ class Arrays:
         elif combination is not None:
             combination.check()
 
-    def _start(self, kind: Kind, launch: Launch, op: Op, peer: int, stream: Any,
+    def _start(self, kind: Kind, launch: Launch, op: Op, peer: int, stream: Stream,
                name: Optional[str], timeout: Optional[float],
                tables: Optional[bytes] = None) -> Work:
         combination = None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch normalisation with the samples of all ranks."""
 
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Tuple
 
 import torch
 
@@ -10,7 +10,7 @@ from ._errors import invalid
 from ._tensors import buffer, not_compiled, stream_of
 
 
-class _Normalise(torch.autograd.Function):  # type: ignore[misc]
+class _Normalise(torch.autograd.Function):
     """Batch normalisation with the mean and variance of all ranks' samples (docs/batch_norm.md), on any
     device. Ranks may bring different numbers of samples, also none."""
 
@@ -27,7 +27,7 @@ class _Normalise(torch.autograd.Function):  # type: ignore[misc]
                           mean.new_full((1,), count, dtype=torch.float64)])
         parts = mine.new_empty(comm.size, mine.numel())
         comm.allgather(buffer(mine), buffer(parts), stream=stream_of(mine.device))
-        means, squares, counts = parts.split([channels, channels, 1], dim=1)
+        means, squares, counts = torch.split(parts, [channels, channels, 1], dim=1)
         total = counts.sum()
         joint = (means * counts).sum(0) / total
         joint_variance = (squares + counts * (means - joint).square()).sum(0) / total
@@ -45,9 +45,9 @@ class _Normalise(torch.autograd.Function):  # type: ignore[misc]
         return output.to(given.dtype), joint, unbiased
 
     @staticmethod
-    def backward(ctx: Any, given_gradient: torch.Tensor, *_: Any) -> Any:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         given, weight, center, scale, total = ctx.saved_tensors
-        gradient = given_gradient.to(center.dtype)
+        gradient = gradients[0].to(center.dtype)
         normalised = (given.to(center.dtype) - center) * scale
         own = torch.cat([gradient.sum(ctx.dims), (gradient * normalised).sum(ctx.dims)])
         sums = own.to(torch.float64, copy=True)
@@ -73,12 +73,15 @@ class SyncBatchNorm(torch.nn.SyncBatchNorm):
         self._check_input_dim(input)
         if not self.training:
             return torch.nn.modules.batchnorm._BatchNorm.forward(self, input)
-        output, mean, variance = self._over_ranks(input)
+        normalised: Tuple[torch.Tensor, torch.Tensor, torch.Tensor] = self._over_ranks(input)
+        output, mean, variance = normalised
+        tracked: Any = self.num_batches_tracked
         if self.track_running_stats and self.running_mean is not None:
-            self.num_batches_tracked.add_(1)
-            share = 1 / self.num_batches_tracked.item() if self.momentum is None else self.momentum
+            tracked.add_(1)
+            share = 1 / tracked.item() if self.momentum is None else self.momentum
+            statistics: Any = ((self.running_mean, mean), (self.running_var, variance))
             with torch.no_grad():
-                for running, now in ((self.running_mean, mean), (self.running_var, variance)):
+                for running, now in statistics:
                     running.mul_(1 - share).add_(now.to(running.dtype), alpha=share)
         return output
 
@@ -91,7 +94,7 @@ class SyncBatchNorm(torch.nn.SyncBatchNorm):
         return object.__new__, (torch.nn.SyncBatchNorm,), state
 
 
-def sync_layers(module: torch.nn.Module) -> List[torch.nn.Module]:
+def sync_layers(module: torch.nn.Module) -> List[torch.nn.SyncBatchNorm]:
     """Each torch.nn.SyncBatchNorm in module; an error if dt cannot take its place."""
     found = []
     for name, each in module.named_modules():
@@ -109,7 +112,7 @@ def sync_layers(module: torch.nn.Module) -> List[torch.nn.Module]:
     return found
 
 
-def convert(layers: List[torch.nn.Module], comm: Comm) -> Optional[Comm]:
+def convert(layers: List[Any], comm: Comm) -> Optional[Comm]:
     """Makes them SyncBatchNorm over a communicator with the ranks of comm, in place. Collective."""
     # Their operations and the reducer's keep an order each.
     own = comm.split(0, comm.rank) if layers else None
@@ -119,7 +122,7 @@ def convert(layers: List[torch.nn.Module], comm: Comm) -> Optional[Comm]:
     return own
 
 
-def let_go(hooks: List[Any], layers: List[torch.nn.Module], comm: Optional[Comm]) -> None:
+def let_go(hooks: List[Any], layers: List[Any], comm: Optional[Comm]) -> None:
     for hook in hooks:
         hook.remove()
     for each in layers:

@@ -10,7 +10,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 from ._arrays import (ALLGATHERV, ALLTOALL, ALLTOALLV, GATHER, GATHERV, REDUCE_SCATTERV, SCATTER,
                       SCATTERV, SUM, Arrays, Kind, Launch, Op)
 from ._errors import invalid
-from ._types import Array
+from ._types import Array, Stream
 from ._work import Work
 
 Numbers = Optional[Sequence[int]]
@@ -111,20 +111,20 @@ class Blocks(Arrays):
 
     # ---- Collectives ----
 
-    def alltoall(self, send: Array, recv: Array, *, stream: Any = 0, name: Optional[str] = None,
+    def alltoall(self, send: Array, recv: Array, *, stream: Stream = 0, name: Optional[str] = None,
                  timeout: Optional[float] = None) -> None:
         """Gives each rank its part of send, and gathers everybody's part for this rank in recv, in rank
         order; both have one part for each rank and may not overlap."""
         self._run(ALLTOALL, self._halves(send, recv), SUM, 0, stream, name, timeout)
 
-    def alltoall_async(self, send: Array, recv: Array, *, stream: Any = 0,
+    def alltoall_async(self, send: Array, recv: Array, *, stream: Stream = 0,
                        name: Optional[str] = None, timeout: Optional[float] = None) -> Work:
         """As alltoall(), with a Work."""
         return self._start(ALLTOALL, self._halves(send, recv), SUM, 0, stream, name, timeout)
 
     def alltoallv(self, send: Array, send_counts: Sequence[int], recv: Array,
                   recv_counts: Sequence[int], *, send_offsets: Numbers = None,
-                  recv_offsets: Numbers = None, stream: Any = 0, name: Optional[str] = None,
+                  recv_offsets: Numbers = None, stream: Stream = 0, name: Optional[str] = None,
                   timeout: Optional[float] = None) -> None:
         """As alltoall(), with a count for each pair of ranks: send_counts[r] elements go to rank r, and
         recv_counts[r] come from it. The blocks lie one behind the other, or in send from send_offsets[r]
@@ -135,27 +135,27 @@ class Blocks(Arrays):
 
     def alltoallv_async(self, send: Array, send_counts: Sequence[int], recv: Array,
                         recv_counts: Sequence[int], *, send_offsets: Numbers = None,
-                        recv_offsets: Numbers = None, stream: Any = 0, name: Optional[str] = None,
+                        recv_offsets: Numbers = None, stream: Stream = 0, name: Optional[str] = None,
                         timeout: Optional[float] = None) -> Work:
         """As alltoallv(), with a Work."""
         launch, tables = self._pairs(send, send_counts, send_offsets, recv, recv_counts, recv_offsets)
         return self._start(ALLTOALLV, launch, SUM, 0, stream, name, timeout, tables)
 
-    def gather(self, send: Array, recv: Optional[Array] = None, root: int = 0, *, stream: Any = 0,
+    def gather(self, send: Array, recv: Optional[Array] = None, root: int = 0, *, stream: Stream = 0,
                name: Optional[str] = None, timeout: Optional[float] = None) -> None:
         """Gathers everybody's elements in rank order on `root`, where recv is `size` times as large as
         send; elsewhere recv is ignored."""
         self._run(GATHER, self._fitting(GATHER, send, recv, root), SUM, root, stream, name, timeout)
 
     def gather_async(self, send: Array, recv: Optional[Array] = None, root: int = 0, *,
-                     stream: Any = 0, name: Optional[str] = None,
+                     stream: Stream = 0, name: Optional[str] = None,
                      timeout: Optional[float] = None) -> Work:
         """As gather(), with a Work."""
         return self._start(GATHER, self._fitting(GATHER, send, recv, root), SUM, root, stream, name,
                            timeout)
 
     def gatherv(self, send: Array, recv: Optional[Array] = None, counts: Numbers = None,
-                root: int = 0, *, offsets: Numbers = None, stream: Any = 0,
+                root: int = 0, *, offsets: Numbers = None, stream: Stream = 0,
                 name: Optional[str] = None, timeout: Optional[float] = None) -> None:
         """As gather(), with counts[r] elements of rank r, one behind the other or from offsets[r] on, where
         they may not overlap; elsewhere than on root, recv, counts and offsets are ignored. Where a rank
@@ -164,26 +164,26 @@ class Blocks(Arrays):
         self._run(GATHERV, launch, SUM, root, stream, name, timeout, tables)
 
     def gatherv_async(self, send: Array, recv: Optional[Array] = None, counts: Numbers = None,
-                      root: int = 0, *, offsets: Numbers = None, stream: Any = 0,
+                      root: int = 0, *, offsets: Numbers = None, stream: Stream = 0,
                       name: Optional[str] = None, timeout: Optional[float] = None) -> Work:
         """As gatherv(), with a Work."""
         launch, tables = self._divided(GATHERV, send, recv, counts, offsets, root)
         return self._start(GATHERV, launch, SUM, root, stream, name, timeout, tables)
 
-    def scatter(self, send: Optional[Array], recv: Array, root: int = 0, *, stream: Any = 0,
+    def scatter(self, send: Optional[Array], recv: Array, root: int = 0, *, stream: Stream = 0,
                 name: Optional[str] = None, timeout: Optional[float] = None) -> None:
         """Gives each rank its part of root's send, which is `size` times as large as recv; elsewhere send
         is ignored and may be None."""
         self._run(SCATTER, self._fitting(SCATTER, send, recv, root), SUM, root, stream, name, timeout)
 
-    def scatter_async(self, send: Optional[Array], recv: Array, root: int = 0, *, stream: Any = 0,
+    def scatter_async(self, send: Optional[Array], recv: Array, root: int = 0, *, stream: Stream = 0,
                       name: Optional[str] = None, timeout: Optional[float] = None) -> Work:
         """As scatter(), with a Work."""
         return self._start(SCATTER, self._fitting(SCATTER, send, recv, root), SUM, root, stream, name,
                            timeout)
 
     def scatterv(self, send: Optional[Array], counts: Numbers, recv: Array, root: int = 0, *,
-                 offsets: Numbers = None, stream: Any = 0, name: Optional[str] = None,
+                 offsets: Numbers = None, stream: Stream = 0, name: Optional[str] = None,
                  timeout: Optional[float] = None) -> None:
         """As scatter(), with counts[r] elements for rank r, one behind the other or from offsets[r] on;
         elsewhere than on root, send, counts and offsets are ignored and may be None. Where a rank expects
@@ -192,14 +192,14 @@ class Blocks(Arrays):
         self._run(SCATTERV, launch, SUM, root, stream, name, timeout, tables)
 
     def scatterv_async(self, send: Optional[Array], counts: Numbers, recv: Array, root: int = 0, *,
-                       offsets: Numbers = None, stream: Any = 0, name: Optional[str] = None,
+                       offsets: Numbers = None, stream: Stream = 0, name: Optional[str] = None,
                        timeout: Optional[float] = None) -> Work:
         """As scatterv(), with a Work."""
         launch, tables = self._divided(SCATTERV, send, recv, counts, offsets, root)
         return self._start(SCATTERV, launch, SUM, root, stream, name, timeout, tables)
 
     def allgatherv(self, send: Array, recv: Array, counts: Sequence[int], *,
-                   offsets: Numbers = None, stream: Any = 0, name: Optional[str] = None,
+                   offsets: Numbers = None, stream: Stream = 0, name: Optional[str] = None,
                    timeout: Optional[float] = None) -> None:
         """As allgather(), with counts[r] elements of rank r, one behind the other or from offsets[r] on,
         where they may not overlap; all ranks name the same counts, or all get MismatchError. Offsets may
@@ -208,14 +208,14 @@ class Blocks(Arrays):
         self._run(ALLGATHERV, launch, SUM, 0, stream, name, timeout, tables)
 
     def allgatherv_async(self, send: Array, recv: Array, counts: Sequence[int], *,
-                         offsets: Numbers = None, stream: Any = 0, name: Optional[str] = None,
+                         offsets: Numbers = None, stream: Stream = 0, name: Optional[str] = None,
                          timeout: Optional[float] = None) -> Work:
         """As allgatherv(), with a Work."""
         launch, tables = self._divided(ALLGATHERV, send, recv, counts, offsets)
         return self._start(ALLGATHERV, launch, SUM, 0, stream, name, timeout, tables)
 
     def reduce_scatterv(self, send: Array, counts: Numbers, recv: Array, op: Op = SUM, *,
-                        offsets: Numbers = None, stream: Any = 0, name: Optional[str] = None,
+                        offsets: Numbers = None, stream: Stream = 0, name: Optional[str] = None,
                         timeout: Optional[float] = None) -> None:
         """As reduce_scatter(), with counts[r] elements for rank r, one behind the other or from
         offsets[r] on. The counts are the same on all ranks, or all ranks get MismatchError. recv may be
@@ -224,7 +224,7 @@ class Blocks(Arrays):
         self._run(REDUCE_SCATTERV, launch, op, 0, stream, name, timeout, tables)
 
     def reduce_scatterv_async(self, send: Array, counts: Numbers, recv: Array, op: Op = SUM, *,
-                              offsets: Numbers = None, stream: Any = 0, name: Optional[str] = None,
+                              offsets: Numbers = None, stream: Stream = 0, name: Optional[str] = None,
                               timeout: Optional[float] = None) -> Work:
         """As reduce_scatterv(), with a Work."""
         launch, tables = self._divided(REDUCE_SCATTERV, send, recv, counts, offsets)

@@ -24,7 +24,7 @@ class Combine:
 
     __slots__ = ("_function", "_items")
 
-    def __init__(self, function: Callable[[memoryview, memoryview], Any], items: int = 1) -> None:
+    def __init__(self, function: Callable[["memoryview[Any]", "memoryview[Any]"], object], items: int = 1) -> None:
         if not callable(function) or items < 1:
             raise invalid(f"Combine: {function!r} of {items!r} items; give a function and at least 1")
         self._function = function
@@ -35,6 +35,8 @@ class _Part(_raw.Region):
     """A copy of elements, which lives as long as a view of it: a function may keep what it gets."""
 
     __slots__ = ("keep",)
+
+    keep: Any
 
 
 class Combination:

@@ -15,7 +15,7 @@ from ._errors import Error, invalid
 from ._interruptible import Result, interruptible
 from ._memory import Memory, make_memory
 from ._objects import Objects
-from ._types import (Array, Dtype, DtypeLike, Handle, ReduceOp, Unpacker, milliseconds,
+from ._types import (Array, Dtype, DtypeLike, Handle, ReduceOp, Stream, Unpacker, milliseconds,
                      stream_number)
 from ._work import Work
 
@@ -236,20 +236,20 @@ class Comm(Blocks, Objects):
         return value[0]
 
     @overload
-    def allreduce(self, send: int, recv: None = None, op: Op = SUM, *, stream: Any = 0,
+    def allreduce(self, send: int, recv: None = None, op: Op = SUM, *, stream: Stream = 0,
                   name: Optional[str] = None, timeout: Optional[float] = None) -> int: ...
 
     @overload
-    def allreduce(self, send: float, recv: None = None, op: Op = SUM, *, stream: Any = 0,
+    def allreduce(self, send: float, recv: None = None, op: Op = SUM, *, stream: Stream = 0,
                   name: Optional[str] = None, timeout: Optional[float] = None) -> float: ...
 
     @overload
     def allreduce(self, send: Array, recv: Optional[Array] = None, op: Op = SUM, *,
-                  stream: Any = 0, name: Optional[str] = None,
+                  stream: Stream = 0, name: Optional[str] = None,
                   timeout: Optional[float] = None) -> None: ...
 
     def allreduce(self, send: Any, recv: Optional[Array] = None, op: Op = SUM, *,
-                  stream: Any = 0, name: Optional[str] = None,
+                  stream: Stream = 0, name: Optional[str] = None,
                   timeout: Optional[float] = None) -> Any:
         """Sums (or averages, ...) over all ranks; every rank ends with the same bits.
 
@@ -262,74 +262,74 @@ class Comm(Blocks, Objects):
         return None
 
     def allreduce_async(self, send: Array, recv: Optional[Array] = None, op: Op = SUM, *,
-                        stream: Any = 0, name: Optional[str] = None,
+                        stream: Stream = 0, name: Optional[str] = None,
                         timeout: Optional[float] = None) -> Work:
         """As allreduce(), with a Work."""
         return self._start(ALLREDUCE, self._reduction(send, recv), op, 0, stream, name,
                            timeout)
 
     def reduce(self, send: Array, recv: Optional[Array] = None, op: Op = SUM, root: int = 0, *,
-               stream: Any = 0, name: Optional[str] = None,
+               stream: Stream = 0, name: Optional[str] = None,
                timeout: Optional[float] = None) -> None:
         """As allreduce(), with the result on `root` alone; elsewhere recv may be None."""
         self._run(REDUCE, self._reduction_to(send, recv, root), op, root, stream, name,
                   timeout)
 
     def reduce_async(self, send: Array, recv: Optional[Array] = None, op: Op = SUM, root: int = 0,
-                     *, stream: Any = 0, name: Optional[str] = None,
+                     *, stream: Stream = 0, name: Optional[str] = None,
                      timeout: Optional[float] = None) -> Work:
         """As reduce(), with a Work."""
         return self._start(REDUCE, self._reduction_to(send, recv, root), op, root,
                            stream, name, timeout)
 
-    def broadcast(self, array: Array, root: int = 0, *, stream: Any = 0, name: Optional[str] = None,
+    def broadcast(self, array: Array, root: int = 0, *, stream: Stream = 0, name: Optional[str] = None,
                   timeout: Optional[float] = None) -> None:
         """Copies root's array, which may be read-only, into everybody's."""
         self._run(BROADCAST, self._one("broadcast", array, root != self._rank), SUM, root,
                   stream, name, timeout)
 
-    def broadcast_async(self, array: Array, root: int = 0, *, stream: Any = 0,
+    def broadcast_async(self, array: Array, root: int = 0, *, stream: Stream = 0,
                         name: Optional[str] = None, timeout: Optional[float] = None) -> Work:
         """As broadcast(), with a Work."""
         return self._start(BROADCAST, self._one("broadcast", array, root != self._rank), SUM, root,
                            stream, name, timeout)
 
-    def allgather(self, send: Array, recv: Array, *, stream: Any = 0, name: Optional[str] = None,
+    def allgather(self, send: Array, recv: Array, *, stream: Stream = 0, name: Optional[str] = None,
                   timeout: Optional[float] = None) -> None:
         """Gathers everybody's elements in rank order on every rank; recv is `size` times as large as
         send, which may be this rank's part of it."""
         self._run(ALLGATHER, self._fitting(ALLGATHER, send, recv), SUM, 0, stream, name, timeout)
 
-    def allgather_async(self, send: Array, recv: Array, *, stream: Any = 0,
+    def allgather_async(self, send: Array, recv: Array, *, stream: Stream = 0,
                         name: Optional[str] = None, timeout: Optional[float] = None) -> Work:
         """As allgather(), with a Work."""
         return self._start(ALLGATHER, self._fitting(ALLGATHER, send, recv), SUM, 0, stream, name,
                            timeout)
 
-    def reduce_scatter(self, send: Array, recv: Array, op: Op = SUM, *, stream: Any = 0,
+    def reduce_scatter(self, send: Array, recv: Array, op: Op = SUM, *, stream: Stream = 0,
                        name: Optional[str] = None, timeout: Optional[float] = None) -> None:
         """Reduces over all ranks and leaves the r-th part on rank r; send is `size` times as large as
         recv, which may be this rank's part of it."""
         self._run(REDUCE_SCATTER, self._fitting(REDUCE_SCATTER, send, recv), op, 0,
                   stream, name, timeout)
 
-    def reduce_scatter_async(self, send: Array, recv: Array, op: Op = SUM, *, stream: Any = 0,
+    def reduce_scatter_async(self, send: Array, recv: Array, op: Op = SUM, *, stream: Stream = 0,
                              name: Optional[str] = None, timeout: Optional[float] = None) -> Work:
         """As reduce_scatter(), with a Work."""
         return self._start(REDUCE_SCATTER, self._fitting(REDUCE_SCATTER, send, recv), op, 0,
                            stream, name, timeout)
 
-    def barrier(self, *, stream: Any = 0, name: Optional[str] = None,
+    def barrier(self, *, stream: Stream = 0, name: Optional[str] = None,
                 timeout: Optional[float] = None) -> None:
         """Returns when every rank has called it."""
         self._run(BARRIER, _NOTHING, SUM, 0, stream, name, timeout)
 
-    def barrier_async(self, *, stream: Any = 0, name: Optional[str] = None,
+    def barrier_async(self, *, stream: Stream = 0, name: Optional[str] = None,
                       timeout: Optional[float] = None) -> Work:
         """As barrier(), with a Work."""
         return self._start(BARRIER, _NOTHING, SUM, 0, stream, name, timeout)
 
-    def check_equal(self, array: Any, name: str = "", *, stream: Any = 0) -> None:
+    def check_equal(self, array: Array, name: str = "", *, stream: Stream = 0) -> None:
         """Raises MismatchError on all ranks unless their arrays hold the same bytes; it names the ranks
         that differ from the majority. The communicator stays usable.
 
@@ -341,7 +341,7 @@ class Comm(Blocks, Objects):
 
     # ---- Batch statistics ----
 
-    def batch_moments(self, input: Any, channels: int, *, spatial: int = 1) -> BatchMoments:
+    def batch_moments(self, input: Array, channels: int, *, spatial: int = 1) -> BatchMoments:
         """Mean and variance of each channel over the batches of all ranks, the same bits on all: the
         forward half of batch normalisation. Collective; a rank may have no samples.
 
@@ -355,7 +355,7 @@ class Comm(Blocks, Objects):
         mean, variance = _halves(packed[8:])
         return BatchMoments(mean, variance, Unpacker(packed).number())
 
-    def batch_gradient_sums(self, input: Any, gradient: Any, moments: BatchMoments, *, spatial: int = 1,
+    def batch_gradient_sums(self, input: Array, gradient: Array, moments: BatchMoments, *, spatial: int = 1,
                             epsilon: float = 1e-5) -> BatchGradientSums:
         """What the gradient of the input needs of all ranks: the backward half. Collective.
 
@@ -381,22 +381,22 @@ class Comm(Blocks, Objects):
 
     # ---- Between two ranks ----
 
-    def send(self, array: Array, peer: int, *, stream: Any = 0, name: Optional[str] = None,
+    def send(self, array: Array, peer: int, *, stream: Stream = 0, name: Optional[str] = None,
              timeout: Optional[float] = None) -> None:
         """Sends to a rank of the communicator, which calls recv() with as many elements of this dtype."""
         self._run(SEND, self._one("send", array, False), SUM, peer, stream, name, timeout)
 
-    def send_async(self, array: Array, peer: int, *, stream: Any = 0, name: Optional[str] = None,
+    def send_async(self, array: Array, peer: int, *, stream: Stream = 0, name: Optional[str] = None,
                    timeout: Optional[float] = None) -> Work:
         """As send(), with a Work."""
         return self._start(SEND, self._one("send", array, False), SUM, peer, stream, name, timeout)
 
-    def recv(self, array: Array, peer: int, *, stream: Any = 0, name: Optional[str] = None,
+    def recv(self, array: Array, peer: int, *, stream: Stream = 0, name: Optional[str] = None,
              timeout: Optional[float] = None) -> None:
         """Receives what a rank of the communicator sends with send()."""
         self._run(RECV, self._one("recv", array, True), SUM, peer, stream, name, timeout)
 
-    def recv_async(self, array: Array, peer: int, *, stream: Any = 0, name: Optional[str] = None,
+    def recv_async(self, array: Array, peer: int, *, stream: Stream = 0, name: Optional[str] = None,
                    timeout: Optional[float] = None) -> Work:
         """As recv(), with a Work."""
         return self._start(RECV, self._one("recv", array, True), SUM, peer, stream, name, timeout)

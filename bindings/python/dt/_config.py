@@ -41,14 +41,14 @@ class Config:
     """
 
     def __init__(self, path: Union[str, "os.PathLike[str]", None] = None,
-                 settings: Optional[Mapping[str, Any]] = None) -> None:
+                 settings: Optional[Mapping[str, object]] = None) -> None:
         number = _raw.config_create(None if path is None else os.fspath(path))
         self._owner: Optional[Handle] = Handle(number, _raw.config_destroy)
         self._handle: int = number
         for key, value in (settings or {}).items():
             self.set(key, value)
 
-    def set(self, key: str, value: Any) -> None:
+    def set(self, key: str, value: object) -> None:
         """Sets a key of docs/config.md. A bool becomes "true" or "false", other values their text."""
         text = str(value).lower() if isinstance(value, bool) else str(value)
         _raw.config_set(self._handle, key, text)

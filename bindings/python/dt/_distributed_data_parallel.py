@@ -3,9 +3,10 @@
 
 import contextlib
 import weakref
-from typing import Any, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Set, Tuple
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from ._batch_norm import convert, let_go, sync_layers
 from ._comm import Comm
@@ -107,7 +108,7 @@ class DistributedDataParallel(torch.nn.Module):
     def _make_views(self) -> None:
         for index, parameter in enumerate(self._trained):
             if not self._comm.on_gpu and parameter.numel() > 0 and index not in self._by_rows:
-                self._views[index] = torch.from_dlpack(self._reducer.grad(index)).view(parameter.shape)
+                self._views[index] = from_dlpack(self._reducer.grad(index)).view(parameter.shape)
 
     def _module_hooks(self) -> List[Any]:
         return []
@@ -164,7 +165,7 @@ class DistributedDataParallel(torch.nn.Module):
     def _send_buffers(self) -> None:
         broadcast([each.data for each in self.module.buffers() if each.numel() > 0], self._comm)
 
-    def _hook(self, index: int, parameter: torch.nn.Parameter) -> Any:
+    def _hook(self, index: int, parameter: Any) -> Any:
         weak = weakref.ref(self)  # the parameter keeps the hook
 
         def ready(*_: Any) -> None:
@@ -233,10 +234,11 @@ class DistributedDataParallel(torch.nn.Module):
 
     def _sparse(self, index: int) -> torch.Tensor:
         """The mean of a gradient that came as rows."""
-        parameter = self._trained[index]
+        parameter: Any = self._trained[index]
         rows, values = self._reducer.rows(index)
         if len(rows) == 0:
-            return torch.sparse_coo_tensor(parameter.shape, dtype=parameter.dtype)
+            make: Callable[..., torch.Tensor] = torch.sparse_coo_tensor  # PyTorch's annotations lack this form
+            return make(parameter.shape, dtype=parameter.dtype)
         indices = torch.frombuffer(bytearray(rows), dtype=torch.int64)
         return torch.sparse_coo_tensor(
             indices[None], torch.frombuffer(bytearray(values), dtype=parameter.dtype).view(len(rows), -1),

@@ -51,85 +51,85 @@ class Error(Exception):
 class InvalidArgumentError(Error, ValueError):
     """The call is wrong: an argument, or a handle that is closed."""
 
-    status = Status.INVALID_ARGUMENT
+    status: Union[Status, int] = Status.INVALID_ARGUMENT
 
 
 class InvalidStateError(Error, RuntimeError):
     """The call comes at the wrong time: after finalize(), inside a group, twice."""
 
-    status = Status.INVALID_STATE
+    status: Union[Status, int] = Status.INVALID_STATE
 
 
 class UnsupportedError(Error, NotImplementedError):
     """This build or backend cannot do it."""
 
-    status = Status.UNSUPPORTED
+    status: Union[Status, int] = Status.UNSUPPORTED
 
 
 class VersionError(Error):
     """Two releases of dt that do not fit together."""
 
-    status = Status.VERSION
+    status: Union[Status, int] = Status.VERSION
 
 
 class ConfigError(Error):
     """A setting is unknown, out of range, or refused by the job."""
 
-    status = Status.CONFIG
+    status: Union[Status, int] = Status.CONFIG
 
 
 class OutOfMemoryError(Error, MemoryError):
     """Memory of the host or of the GPU is short."""
 
-    status = Status.OUT_OF_MEMORY
+    status: Union[Status, int] = Status.OUT_OF_MEMORY
 
 
 class SystemCallError(Error):
     """The operating system refused something; the text has its reason."""
 
-    status = Status.SYSTEM
+    status: Union[Status, int] = Status.SYSTEM
 
 
 class CudaError(Error):
     """CUDA failed."""
 
-    status = Status.CUDA
+    status: Union[Status, int] = Status.CUDA
 
 
 class NcclError(Error):
     """NCCL failed."""
 
-    status = Status.NCCL
+    status: Union[Status, int] = Status.NCCL
 
 
 class TimeoutError(Error, builtins.TimeoutError):  # pylint: disable=redefined-builtin
     """A limit of time has passed; the text names the ranks that did not come."""
 
-    status = Status.TIMEOUT
+    status: Union[Status, int] = Status.TIMEOUT
 
 
 class PeerLostError(Error, ConnectionError):
     """A rank has died: rank, host and pid say which."""
 
-    status = Status.PEER_LOST
+    status: Union[Status, int] = Status.PEER_LOST
 
 
 class MismatchError(Error):
     """Ranks called different things; the text has both sides."""
 
-    status = Status.MISMATCH
+    status: Union[Status, int] = Status.MISMATCH
 
 
 class AbortedError(Error):
     """A rank ended the job on purpose; the text has its message."""
 
-    status = Status.ABORTED
+    status: Union[Status, int] = Status.ABORTED
 
 
 class InternalError(Error):
     """A bug in dt; please report it."""
 
-    status = Status.INTERNAL
+    status: Union[Status, int] = Status.INTERNAL
 
 
 _CLASSES: Dict[int, Type[Error]] = {

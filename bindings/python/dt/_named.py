@@ -10,7 +10,7 @@ from . import _raw
 from ._arrays import Kind, Launch, Op, _limit
 from ._comm import Comm
 from ._errors import Error, invalid, invalid_state
-from ._types import Handle, ReduceOp, Unpacker, milliseconds, pack
+from ._types import Handle, ReduceOp, Stream, Unpacker, milliseconds, pack
 from ._work import Work
 
 _Batch = List[Tuple[Work, List[Any]]]
@@ -52,7 +52,7 @@ class _Under(Comm):
         self._named = by._open().number
         self._name = name
 
-    def _run(self, kind: Kind, launch: Launch, op: Op, peer: int, stream: Any, name: Optional[str],
+    def _run(self, kind: Kind, launch: Launch, op: Op, peer: int, stream: Stream, name: Optional[str],
              timeout: Optional[float], tables: Optional[bytes] = None) -> None:
         if self._by._batch is not None:
             raise invalid(f"{kind.operation}: it waits, and the group is submitted at its end; call "
@@ -65,7 +65,7 @@ class _Under(Comm):
         sent, received, count, dtype, keep = launch
         return sent, received, count, dtype, (keep, self._by)
 
-    def _start(self, kind: Kind, launch: Launch, op: Op, peer: int, stream: Any, name: Optional[str],
+    def _start(self, kind: Kind, launch: Launch, op: Op, peer: int, stream: Stream, name: Optional[str],
                timeout: Optional[float], tables: Optional[bytes] = None) -> Work:
         launch = self._kept(launch)
         batch = self._by._batch

@@ -21,6 +21,7 @@ import weakref
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch.distributed
+from torch.distributed.distributed_c10d import PrefixStore
 
 from ._comm import Comm
 from ._config import Config
@@ -130,7 +131,7 @@ class Group:
                 continue
             self._owns_job = False
             return Group(membership, comm, list(range(comm.size)), self.name, True,
-                         torch.distributed.PrefixStore(f"left/{comm.size}", self.store), self.timeout)
+                         PrefixStore(f"left/{comm.size}", self.store), self.timeout)
         assert failed is not None
         raise failed
 
@@ -142,7 +143,7 @@ class Group:
                 self.comm.barrier()  # a rank that is gone is named at once
                 shared = self.membership.gpu
                 if shared is None:
-                    shared = _meet(torch.distributed.PrefixStore("gpu", self.store), self.comm.rank, self.comm.size,
+                    shared = _meet(PrefixStore("gpu", self.store), self.comm.rank, self.comm.size,
                                    self.timeout, {"backend.name": "nccl", "backend.device": device})
                     _memberships.add(shared)
                     if self._owns_job:
@@ -217,7 +218,7 @@ def _interface_address(chosen: str) -> str:
 
 def _where_to_serve(store: Any, config: Config) -> Tuple[str, str]:
     """The address that dt's store binds, and the one that the other ranks are told."""
-    while isinstance(store, torch.distributed.PrefixStore):
+    while isinstance(store, PrefixStore):
         store = store.underlying_store
     master = str(getattr(store, "host", ""))  # of a TCPStore
     local = _source_address(master) if master else ""

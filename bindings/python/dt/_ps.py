@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import os
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence, Type, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Tuple, Type, TypeVar, Union, overload
 
 from . import _raw
 from ._config import Config
@@ -15,10 +15,11 @@ from ._interruptible import Result, interruptible
 from ._reducer import row_indices
 from ._shard import _bits
 from ._store import _handle_of
-from ._types import Array, Dtype, Handle, Unpacker, milliseconds, pack
+from ._types import Array, Dtype, Handle, Rows, Unpacker, milliseconds, pack
 from ._work import Work
 
-Rows = Union[Array, Sequence[int]]
+_Out = TypeVar("_Out", bound=Array)
+_Name = TypeVar("_Name", bound="_ByName")
 _PUSH, _PULL, _SET = range(3)
 
 
@@ -32,7 +33,7 @@ class PsRole(enum.IntEnum):
 
 class _ByName(enum.IntEnum):
     if TYPE_CHECKING:
-        def __new__(cls, value: Any) -> Any: ...
+        def __new__(cls: Type[_Name], value: Union[int, str]) -> _Name: ...
 
     @classmethod
     def _missing_(cls, value: object) -> Any:
@@ -197,6 +198,12 @@ class PsVariable:
         """The same without waiting. The gradients are copied before it returns."""
         return self._issue(_PUSH, "push", "gradients", gradients, rows, rate)
 
+    @overload
+    def pull(self, out: None = None, rows: Optional[Rows] = None) -> "memoryview[float]": ...
+
+    @overload
+    def pull(self, out: _Out, rows: Optional[Rows] = None) -> _Out: ...
+
     def pull(self, out: Any = None, rows: Optional[Rows] = None) -> Any:
         """Reads rows, behind this worker's earlier pushes. Gives `out`; without one a new memoryview of rows and
         columns."""
@@ -221,11 +228,12 @@ class PsVariable:
         """The same without waiting. The values are copied before it returns."""
         return self._issue(_SET, "set", "values", values, rows, -1)
 
-    def _rows(self, operation: str, rows: Any) -> Any:
+    def _rows(self, operation: str, rows: Rows) -> Tuple[int, int, Any]:
         address, count, _, _, keep = row_indices(f"PsVariable.{operation}", rows)
         return address, count, keep
 
-    def _issue(self, action: int, operation: str, argument: str, values: Any, rows: Any, rate: float) -> Work:
+    def _issue(self, action: int, operation: str, argument: str, values: Array, rows: Optional[Rows],
+               rate: float) -> Work:
         what = f"PsVariable.{operation}: {argument}"
         place, row_count, kept_rows = (0, -1, None) if rows is None else self._rows(operation, rows)
         address, count, dtype, on_gpu, kept = _raw.buffer(values, action == _PULL, what)

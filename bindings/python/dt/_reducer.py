@@ -11,11 +11,12 @@ import weakref
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from . import _raw
+from ._comm import Comm
 from ._errors import Error, invalid, invalid_state
 from ._hook import Hook, HookCalls
 from ._interruptible import interruptible
 from ._memory import Gradient
-from ._types import Dtype, DtypeLike, Handle, Unpacker, pack, stream_number
+from ._types import Array, Dtype, DtypeLike, Handle, Rows, Stream, Unpacker, pack, stream_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,15 +81,15 @@ class ReducerStatistics:
     hidden_share: float  # all steps: 1 - exposed / communication
 
 
-_FORMATS = {Dtype.F32: "f", Dtype.F64: "d", Dtype.F16: "H", Dtype.BF16: "H", Dtype.I32: "i", Dtype.I64: "q",
-            Dtype.U8: "B", Dtype.I8: "b", Dtype.U16: "H", Dtype.I16: "h", Dtype.U32: "I", Dtype.U64: "Q"}
+_FORMATS: Dict[Dtype, Any] = {Dtype.F32: "f", Dtype.F64: "d", Dtype.F16: "H", Dtype.BF16: "H",
+                             Dtype.I32: "i", Dtype.I64: "q", Dtype.U8: "B", Dtype.I8: "b",
+                             Dtype.U16: "H", Dtype.I16: "h", Dtype.U32: "I", Dtype.U64: "Q"}
 
 
-def row_indices(what: str, rows: Any) -> Tuple[int, int, int, bool, Any]:
+def row_indices(what: str, rows: Rows) -> Tuple[int, int, int, bool, Any]:
     """What _raw.buffer() says of int64 in host memory, or of a list."""
-    if isinstance(rows, (list, tuple, range)):
-        rows = array.array("q", rows)
-    found: Tuple[int, int, int, bool, Any] = _raw.buffer(rows, False, f"{what}: rows")
+    numbers: Any = array.array("q", rows) if isinstance(rows, (list, tuple, range)) else rows
+    found: Tuple[int, int, int, bool, Any] = _raw.buffer(numbers, False, f"{what}: rows")
     if found[2] != Dtype.I64 or found[3]:
         raise invalid(f"{what}: rows are of {Dtype(found[2]).name}{' in GPU memory' if found[3] else ''}; give int64 "
                       "in host memory, or a list")
@@ -110,7 +111,7 @@ def pack_model(what: str, params: Sequence[Param], options: Optional[ReducerOpti
                         bool(chosen.static_graph), int(chosen.tune_steps), len(chosen.order), *map(int, chosen.order),
                         len(chosen.row_elements), *map(int, chosen.row_elements)]
     for each in params:
-        parts += [int(each.count), int(each.dtype), int(each.uses), each.name or ""]
+        parts += [int(each.count), Dtype(each.dtype), int(each.uses), each.name or ""]
     return parts
 
 
@@ -122,14 +123,14 @@ class Reducer:
     finish() runs the others do.
     """
 
-    def __init__(self, comm: Any, params: Sequence[Param],
+    def __init__(self, comm: Comm, params: Sequence[Param],
                  options: Optional[ReducerOptions] = None) -> None:
         params = list(params)
         self._row_elements = [] if options is None else list(map(int, options.row_elements))
         self._own(comm, params, _raw.reducer_create(comm._handle,
                                                     pack(pack_model("Reducer", params, options))))
 
-    def _own(self, comm: Any, params: List[Param], number: int) -> "Reducer":
+    def _own(self, comm: Comm, params: List[Param], number: int) -> "Reducer":
         self._params = params
         self._owner: Optional[Handle] = Handle(number, _raw.reducer_destroy)
         self._handle: int = number
@@ -144,7 +145,7 @@ class Reducer:
         self._keeps_places = True  # from step to step
         return self
 
-    def grad(self, index: int, *, stream: Any = 0) -> Gradient:
+    def grad(self, index: int, *, stream: Stream = 0) -> Gradient:
         """Memory where gradient `index` is to be written, so that nothing is copied. Of a shard from stage 2 on
         it is another one in each step, valid until ready(), and undefined before it is written.
 
@@ -160,12 +161,12 @@ class Reducer:
                 address = _raw.reducer_grad(0 if owner is None else owner.number, index, writer)
                 assert owner is not None  # else dt has refused it
                 param = self._params[index]
-                gradient = Gradient(address, param.count, param.dtype, self._on_gpu)
+                gradient = Gradient(address, param.count, Dtype(param.dtype), self._on_gpu)
                 gradient._owner = owner
                 self._gradients[index] = weakref.ref(gradient)
             return gradient
 
-    def ready(self, index: int, gradient: Any = None, *, stream: Any = 0) -> None:
+    def ready(self, index: int, gradient: Optional[Array] = None, *, stream: Stream = 0) -> None:
         """Says that gradient `index` of this step is complete, or a part of it; any thread.
 
         gradient: an array of it, in which finish() leaves the result; None: it was written where
@@ -174,7 +175,7 @@ class Reducer:
         """
         self._arrive("ready", index, gradient, stream)
 
-    def ready_rows(self, index: int, rows: Any, values: Any) -> None:
+    def ready_rows(self, index: int, rows: Rows, values: Array) -> None:
         """Adds rows to gradient `index`, whose parameter has ReducerOptions.row_elements, such as an embedding of
         which a step uses some rows. Rows may come several times, and in several calls; each rank calls it at
         least once per step, with empty arrays if it has none.
@@ -192,7 +193,7 @@ class Reducer:
             _raw.reducer_ready_rows(self._handle, index, place, row_count, address)
         del kept, keep
 
-    def rows(self, index: int) -> Tuple[memoryview, memoryview]:
+    def rows(self, index: int) -> "Tuple[memoryview[int], memoryview[float]]":
         """The rows that any rank gave in the last step, ascending, and the mean of each, of rows and columns;
         16-bit floats as "H"."""
         kind = Dtype(self._params[index].dtype)
@@ -200,7 +201,7 @@ class Reducer:
         with self._lock:
             packed = memoryview(_raw.reducer_rows(self._handle, index, width * kind.itemsize))
         count = packed[:8].cast("q")[0]
-        values = packed[8 * count + 16:]  # an item is behind its size
+        values: Any = packed[8 * count + 16:]  # an item is behind its size
         if count > 0:
             values = values.cast(_FORMATS[kind], (count, width))
         return packed[8:8 * count + 8].cast("q"), values
@@ -268,7 +269,7 @@ class Reducer:
         with self._lock:
             _raw.reducer_accumulate(self._handle, bool(on))
 
-    def unused(self, index: int, gradient: Any = None, *, stream: Any = 0) -> None:
+    def unused(self, index: int, gradient: Optional[Array] = None, *, stream: Stream = 0) -> None:
         """Says that this rank has no gradient for parameter `index` in this step; it takes part with
         zeros. Needs ReducerOptions.find_unused. What is neither ready nor unused at finish() counts as
         unused. With static_graph this only says where the average goes.
@@ -291,7 +292,7 @@ class Reducer:
         with self._lock:
             return int(_raw.reducer_active(self._handle))
 
-    def _arrive(self, call: str, index: int, gradient: Any, stream: Any) -> None:
+    def _arrive(self, call: str, index: int, gradient: Optional[Array], stream: Stream) -> None:
         arrive = _raw.reducer_ready if call == "ready" else _raw.reducer_unused
         if gradient is None:
             with self._lock:
@@ -312,7 +313,7 @@ class Reducer:
             self._borrowed.append(keep)
             self._hooked(arrive, index, address, stream_number(stream))
 
-    def watch(self, index: int, parameter: Any) -> None:
+    def watch(self, index: int, parameter: Optional[Array]) -> None:
         """Has finish() compare parameter `index` itself between ranks, as often as the setting
         reducer.check_steps says (by default never).
 
@@ -332,7 +333,7 @@ class Reducer:
             _raw.reducer_watch(self._handle, index, address, count * Dtype(dtype).itemsize)
             self._watched[index] = keep
 
-    def finish(self, *, stream: Any = 0) -> None:
+    def finish(self, *, stream: Stream = 0) -> None:
         """Ends the step: waits until every bucket is reduced. Collective.
 
         InvalidStateError on all ranks when a gradient is missing anywhere; the reducer stays usable.
@@ -344,7 +345,7 @@ class Reducer:
         else:
             self._finish(stream)
 
-    def _finish(self, stream: Any) -> None:
+    def _finish(self, stream: Stream) -> None:
         with self._lock:
             try:
                 self._hooked(_raw.reducer_finish, stream_number(stream))
@@ -357,8 +358,8 @@ class Reducer:
             self._borrowed_before = self._borrowed if self._on_gpu else []
             self._borrowed = []
 
-    def clip_norm(self, max_norm: float, norm_type: float = 2.0, *, out: Any = None,
-                  stream: Any = 0) -> float:
+    def clip_norm(self, max_norm: float, norm_type: float = 2.0, *, out: Optional[Array] = None,
+                  stream: Stream = 0) -> float:
         """Scales the last step's gradients so that their norm over all parameters is at most `max_norm`,
         and gives the norm of before; where that is not finite nothing is scaled. Not collective,
         but for the reducer of a Shard.

@@ -4,22 +4,24 @@
 import array
 import operator
 import threading
-from typing import Any, Dict, Iterator, Mapping, Optional
+from typing import Any, Dict, Iterable, Iterator, Mapping, Optional, Union
 
 from . import _raw
+from ._comm import Comm
 from ._errors import invalid
-from ._types import Handle, Unpacker
+from ._types import Array, Handle, Unpacker
 
 _STATE = ("epoch", "consumed", "size", "order")  # as in dt_sampler_state
 _SLICE = 1 << 16  # indices that an iterator fetches at once
+Weights = Union[Array, Iterable[float]]
 
 
-def _doubles(values: Any) -> Any:
+def _doubles(values: Weights) -> Any:
     """A buffer of doubles: `values` itself where it is one."""
     try:
-        view = memoryview(values)
+        view: Any = memoryview(values)  # type: ignore[arg-type]
     except TypeError:
-        return array.array("d", values)
+        return array.array("d", values)  # type: ignore[arg-type]
     return view if view.format == "d" and view.contiguous and view.ndim == 1 else array.array("d", view.tolist())
 
 
@@ -43,7 +45,7 @@ class Sampler:
 
     def __init__(self, size: int, world_size: int = 1, rank: int = 0, *, seed: int = 0,
                  shuffle: bool = True, drop_last: bool = False, whole_batches: bool = False, block: int = 0, window: int = 0,
-                 weights: Any = None, draws: int = 0) -> None:
+                 weights: Optional[Weights] = None, draws: int = 0) -> None:
         wrapped = (operator.index(seed) + 2**63) % 2**64 - 2**63
         packed = b"" if weights is None else _doubles(weights)
         if weights is not None and len(packed) != operator.index(size):
@@ -61,7 +63,7 @@ class Sampler:
         with self._lock:
             _raw.sampler_set_epoch(self._handle, epoch)
 
-    def check(self, comm: Any) -> None:
+    def check(self, comm: Comm) -> None:
         """Raises MismatchError on all ranks of `comm` unless their samplers belong together: the same
         data set, seed, order, epoch and place in it, another part for each. Collective."""
         with self._lock:

@@ -4,14 +4,15 @@
 import dataclasses
 import os
 import struct
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _raw
+from ._comm import Comm
 from ._errors import invalid, invalid_state
 from ._interruptible import interruptible
 from ._memory import Gradient, Parameter
 from ._reducer import Param, Reducer, ReducerOptions, pack_model
-from ._types import Dtype, Handle, Unpacker, pack, stream_number
+from ._types import Array, Dtype, Handle, Stream, Unpacker, pack, stream_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Piece(NamedTuple):
     """What this rank updates of a parameter."""
 
     offset: int  # elements from the parameter's start
-    count: int  # elements; 0: none
+    count: int  # type: ignore[assignment]  # elements; 0: none
     param: Optional[Parameter]  # where these lie
     grad: Optional[Gradient]  # their gradient, from finish() of the reducer to the next step
 
@@ -55,7 +56,7 @@ class Shard:
     of the call, and dt waits for what the stream holds. Over host memory streams are ignored.
     """
 
-    def __init__(self, comm: Any, params: Sequence[Param], options: Optional[ShardOptions] = None) -> None:
+    def __init__(self, comm: Comm, params: Sequence[Param], options: Optional[ShardOptions] = None) -> None:
         chosen = ShardOptions() if options is None else options
         self._params: List[Param] = list(params)
         for name, given in (("granules", chosen.granules), ("units", chosen.units)):
@@ -70,7 +71,7 @@ class Shard:
         self._waits: bool = comm._waits
         #: The reducer of its gradients. Arrays given to ready() stay as they are: results are in Piece.grad.
         #: From stage 1 on clip_norm() is collective; its norm has the same bits whatever the stage.
-        self.reducer = Reducer.__new__(Reducer)._own(comm, self._params, _raw.shard_reducer(number))
+        self.reducer: Reducer = Reducer.__new__(Reducer)._own(comm, self._params, _raw.shard_reducer(number))
         self.reducer._keeps_places = chosen.stage < 2
         self._updates = 0  # how often units that were gathered became old
 
@@ -80,7 +81,7 @@ class Shard:
         return self._owner
 
     def _param(self, address: int, count: int, index: int) -> Parameter:
-        memory = Parameter(address, count, self._params[index].dtype, self.reducer._on_gpu)
+        memory = Parameter(address, count, Dtype(self._params[index].dtype), self.reducer._on_gpu)
         memory._owner = self._open()
         return memory
 
@@ -90,7 +91,7 @@ class Shard:
         address = _raw.shard_param(self._open().number, index)
         return self._param(address, self._params[index].count, index)
 
-    def set(self, index: int, values: Any, *, stream: Any = 0) -> None:
+    def set(self, index: int, values: Array, *, stream: Stream = 0) -> None:
         """Copies a whole parameter in, on this rank only.
 
         values: an array of it, the same on all ranks; from stage 1 on updated() behind it gives all ranks
@@ -102,7 +103,7 @@ class Shard:
         with self.reducer._lock:
             _raw.shard_set(self._open().number, index, address, stream_number(stream))
 
-    def _address(self, index: int, values: Any, written: bool, method: str) -> int:
+    def _address(self, index: int, values: Array, written: bool, method: str) -> int:
         """Of an array that has to be like a parameter."""
         address, count, dtype, on_gpu, _ = _raw.buffer(values, written, f"Shard.{method}: values")
         if 0 <= index < len(self._params):
@@ -115,7 +116,7 @@ class Shard:
                               "array of that kind")
         return int(address) or 256
 
-    def piece(self, index: int, *, stream: Any = 0) -> Piece:
+    def piece(self, index: int, *, stream: Stream = 0) -> Piece:
         """What this rank updates of a parameter, with stage 0 all of it; once nothing of it is sent any more.
 
         stream: CUDA stream that will write it
@@ -125,11 +126,11 @@ class Shard:
         offset, count, param, grad = (packed.number() for _ in range(4))
         gradient = None
         if grad != 0:
-            gradient = Gradient(grad, count, self._params[index].dtype, self.reducer._on_gpu)
+            gradient = Gradient(grad, count, Dtype(self._params[index].dtype), self.reducer._on_gpu)
             gradient._owner = self.reducer._owner or self._open()
         return Piece(offset, count, self._param(param, count, index) if count else None, gradient)
 
-    def full_grad(self, index: int, out: Any, *, stream: Any = 0) -> None:
+    def full_grad(self, index: int, out: Array, *, stream: Stream = 0) -> None:
         """Collects a whole gradient of the last step from all ranks' pieces, into an array. Collective.
 
         out: over GPUs an array of the GPU
@@ -139,7 +140,7 @@ class Shard:
         with self.reducer._lock:
             _raw.shard_full_grad(self._open().number, index, address, stream_number(stream))
 
-    def updated(self, *, stream: Any = 0) -> None:
+    def updated(self, *, stream: Stream = 0) -> None:
         """Says that this rank has updated its pieces: begins to send them to all ranks. Collective.
 
         From here to gather() of its unit, or piece() of itself, a parameter may not be written.
@@ -150,7 +151,7 @@ class Shard:
             self._updates += 1
             _raw.shard_updated(self._open().number, stream_number(stream))
 
-    def gather(self, unit: int = 0, *, stream: Any = 0) -> None:
+    def gather(self, unit: int = 0, *, stream: Stream = 0) -> None:
         """Waits until the parameters of a unit are those of updated() on all ranks. With stage 3 collective.
 
         stream: CUDA stream that will use them, and waits instead
@@ -160,11 +161,11 @@ class Shard:
         else:
             self._gather(unit, stream)
 
-    def _gather(self, unit: int, stream: Any) -> None:
+    def _gather(self, unit: int, stream: Stream) -> None:
         with self.reducer._lock:
             _raw.shard_gather(self._open().number, unit, stream_number(stream))
 
-    def release(self, unit: int = 0, *, stream: Any = 0) -> None:
+    def release(self, unit: int = 0, *, stream: Stream = 0) -> None:
         """With stage 3: the parameters of a unit are not used until the next gather() of it.
 
         stream: CUDA stream that used them
@@ -247,7 +248,7 @@ class Optimizer:
             raise invalid_state("Optimizer: it is closed")
         return self._owner
 
-    def step(self, rate: float, *, stream: Any = 0) -> None:
+    def step(self, rate: float, *, stream: Stream = 0) -> None:
         """Behind finish() of the shard's reducer: updates the pieces, then does what Shard.updated() does. A
         parameter that no rank had a gradient for stays as it is. Collective.
 

@@ -33,7 +33,7 @@ def _listed(module: torch.nn.Module) -> List[torch.nn.Module]:
     return found
 
 
-def _storage_of(tensor: torch.Tensor) -> int:
+def _storage_of(tensor: Any) -> int:
     storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
     return int(storage.data_ptr())
 
@@ -102,7 +102,7 @@ class ShardedDataParallel(DistributedDataParallel):
         self._members: Dict[int, List[int]] = {}
         for index, unit in enumerate(self._unit_of):
             self._members.setdefault(unit, []).append(index)
-        self.shard = Shard(self._comm, params,
+        self.shard: Shard = Shard(self._comm, params,
                            dataclasses.replace(self._chosen, reducer=options, units=self._unit_of))
         for index, parameter in enumerate(self._trained):
             self.shard.set(index, buffer(parameter.data.contiguous()), stream=self._stream())
@@ -121,7 +121,7 @@ class ShardedDataParallel(DistributedDataParallel):
             if self._chosen.stage < 3:
                 self._show(index)
             piece = self.shard.piece(index, stream=self._stream())
-            values = parameter.data.new_empty(0) if piece.count == 0 else tensor_over(piece.param, self._device)
+            values = parameter.data.new_empty(0) if piece.param is None else tensor_over(piece.param, self._device)
             self._pieces.append((index, torch.nn.Parameter(values)))
         return self.shard.reducer
 
@@ -144,7 +144,8 @@ class ShardedDataParallel(DistributedDataParallel):
                 continue
             # Before hooks that compute a weight from parameters, as that of torch.nn.utils.weight_norm.
             hooks.append(each.register_forward_pre_hook(functools.partial(enter, unit=number)))
-            each._forward_pre_hooks.move_to_end(hooks[-1].id, last=False)
+            order: Any = each._forward_pre_hooks  # an OrderedDict
+            order.move_to_end(hooks[-1].id, last=False)
             if self._chosen.stage == 3:
                 hooks.append(each.register_forward_hook(functools.partial(leave, unit=number)))
         return hooks
@@ -304,7 +305,7 @@ class ShardedDataParallel(DistributedDataParallel):
         """In whose memory it lies."""
         return self._index_at.get(_storage_of(tensor)) if tensor.layout == torch.strided else None
 
-    def _unpack(self, kept: Any) -> torch.Tensor:
+    def _unpack(self, kept: Any) -> Any:
         if isinstance(kept, torch.Tensor):
             return kept
         index, *part = kept
@@ -357,7 +358,8 @@ class ShardedDataParallel(DistributedDataParallel):
             used = not self._find_unused or self._reducer.used(index)
             if used:
                 own = self.shard.piece(index, stream=self._stream())
-                piece.grad = torch.zeros_like(piece) if own.count == 0 else tensor_over(own.grad, self._device)
+                gradient = None if own.count == 0 else own.grad
+                piece.grad = torch.zeros_like(piece) if gradient is None else tensor_over(gradient, self._device)
 
     def _end_broken_step(self) -> None:
         if self._chosen.stage == 3:

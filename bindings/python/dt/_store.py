@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys and values that the ranks of a job share."""
 
-from typing import Any, Iterable, List, Mapping, Optional, Union
+from typing import TYPE_CHECKING, Iterable, List, Mapping, Optional, Union
 
 from . import _raw
 from ._config import Config
@@ -9,10 +9,13 @@ from ._errors import invalid
 from ._interruptible import interruptible
 from ._types import Handle, Unpacker, milliseconds, pack, pack_keys
 
+if TYPE_CHECKING:
+    from ._job import Job
+
 Value = Union[str, bytes, bytearray, memoryview]
 
 
-def _bytes(value: Any) -> Any:
+def _bytes(value: Value) -> Union[bytes, bytearray, memoryview]:
     return value.encode() if isinstance(value, str) else value
 
 
@@ -25,7 +28,7 @@ class Store:
 
     __slots__ = ("_job",)
 
-    def __init__(self, job: Any) -> None:
+    def __init__(self, job: "Job") -> None:
         self._job = job
 
     def set(self, key: str, value: Value, timeout: Optional[float] = None) -> None:

@@ -4,6 +4,7 @@
 from typing import Any, Dict, List
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from ._comm import Comm
 from ._errors import invalid
@@ -52,7 +53,7 @@ class _OfGpu:
 def tensor_over(region: Region, device: torch.device) -> torch.Tensor:
     """A tensor over memory of dt's, which it keeps."""
     if not region.on_gpu:
-        return torch.from_dlpack(region)
+        return from_dlpack(region)
     tensor = torch.as_tensor(_OfGpu(region), device=device)
     if tensor.data_ptr() != region.address:
         raise invalid(f"dt.torch: dt's memory is not on {device}, where the module's parameters are; move the module "

@@ -6,7 +6,7 @@ import enum
 import math
 import struct
 from typing import (TYPE_CHECKING, Any, Callable, Iterable, List, NoReturn, Optional, Protocol,
-                    Tuple, Union)
+                    Sequence, Tuple, Union)
 
 from ._errors import invalid
 
@@ -29,8 +29,36 @@ class _HasCudaArray(Protocol):
     def __cuda_array_interface__(self) -> Any: ...
 
 
-# What Buffer takes, for type checkers.
-Array = Union[_HasBuffer, _HasDlpack, _HasCudaArray, "Buffer", "Region"]
+class _HasCudaStream(Protocol):
+    @property
+    def cuda_stream(self) -> int: ...
+
+
+class _HasPointer(Protocol):
+    @property
+    def ptr(self) -> int: ...
+
+
+class _HasName(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class _HasDtype(Protocol):
+    @property
+    def dtype(self) -> Any: ...
+
+
+class _OfTorch(Protocol):
+    @property
+    def is_floating_point(self) -> bool: ...
+
+
+# For type checkers, which need neither NumPy nor PyTorch for them.
+Array = Union[_HasBuffer, _HasDlpack, _HasCudaArray, "Buffer", "Region"]  # what Buffer takes
+Rows = Union[Array, Sequence[int]]
+Stream = Union[int, _HasCudaStream, _HasPointer, None]  # PyTorch's and CuPy's
+DtypeLike = Union[int, str, type, _HasName, _HasDtype, _OfTorch]  # what Dtype takes: also NumPy's, JAX's and PyTorch's
 
 
 class Dtype(enum.IntEnum):
@@ -53,7 +81,7 @@ class Dtype(enum.IntEnum):
     F8E5M2 = 14
 
     if TYPE_CHECKING:
-        def __new__(cls, value: Any) -> "Dtype": ...
+        def __new__(cls, value: DtypeLike) -> "Dtype": ...
 
     @property
     def itemsize(self) -> int:
@@ -79,7 +107,6 @@ _DTYPES = {"int8": "I8", "uint8": "U8", "int32": "I32", "uint32": "U32", "int64"
            "uint64": "U64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
            "bool": "BOOL", "int16": "I16", "uint16": "U16", "float8_e4m3fn": "F8E4M3", "float8_e4m3fnuz": "F8E4M3",
            "float8_e5m2": "F8E5M2", "float8_e5m2fnuz": "F8E5M2"}
-DtypeLike = Any  # what Dtype() takes: NumPy's own types cannot be named without NumPy
 
 
 class ReduceOp(enum.IntEnum):
@@ -96,7 +123,7 @@ class ReduceOp(enum.IntEnum):
     BXOR = 7
 
     if TYPE_CHECKING:
-        def __new__(cls, value: Any) -> "ReduceOp": ...
+        def __new__(cls, value: Union[int, str]) -> "ReduceOp": ...
 
     @classmethod
     def _missing_(cls, value: object) -> "ReduceOp":
@@ -167,7 +194,7 @@ def milliseconds(timeout: Optional[float]) -> int:
     return math.ceil(float(min(timeout, _LONGEST_MS // 1000)) * 1000)
 
 
-def stream_number(stream: Any) -> int:
+def stream_number(stream: Stream) -> int:
     """A CUDA stream as a number: an int, or what PyTorch and CuPy call a stream."""
     if isinstance(stream, int):
         return stream

@@ -10,7 +10,7 @@ from typing import Any, Dict, Generator, NoReturn, Optional, Sequence
 
 from . import _raw
 from ._errors import Error, invalid
-from ._types import milliseconds, stream_number
+from ._types import Stream, milliseconds, stream_number
 
 # A wait goes back to Python that often, for a signal such as Ctrl-C.
 _SLICE_MS = 100
@@ -110,7 +110,7 @@ class Work:
                 return False
         return True
 
-    def wait_stream(self, stream: Any) -> None:
+    def wait_stream(self, stream: Stream) -> None:
         """Orders it before later work of a CUDA stream. Over host memory it is wait()."""
         _raw.work_wait_stream(self._handle, stream_number(stream))
 

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def rank_config(rank: int, world_size: int, port: int,
-                settings: Optional[Mapping[str, Any]] = None) -> Config:
+                settings: Optional[Mapping[str, object]] = None) -> Config:
     """The Config of one rank of a job whose store is served on `port` of this host.
 
     port: StoreServer.port, of a server with job.id "test" and this world size
@@ -42,7 +42,7 @@ def rank_config(rank: int, world_size: int, port: int,
 
 
 def run_ranks(world_size: int, body: Callable[[Job, Comm], T],
-              settings: Optional[Mapping[str, Any]] = None, timeout: float = 60) -> List[T]:
+              settings: Optional[Mapping[str, object]] = None, timeout: float = 60) -> List[T]:
     """Runs body(job, comm) as every rank of a new job, each on a thread; gives what each returned.
 
     It raises the first exception of any rank, one of the body's own before the errors of dt that it
@@ -87,4 +87,4 @@ def _ranks() -> Callable[..., Any]:
 # Not imported here: it may not be installed, and takes its time.
 _pytest = sys.modules.get("pytest")
 if _pytest is not None:
-    dt_ranks = _pytest.fixture(name="dt_ranks")(_ranks)
+    dt_ranks: Any = _pytest.fixture(name="dt_ranks")(_ranks)
