@@ -19,7 +19,7 @@ compgen -G "$build/bindings/python/dt_runtime-*.whl" >/dev/null || skip 'the bui
 mkdir -p "${environment%/*}"
 [ -x "$environment/bin/pip" ] || python3 -m venv "$environment"
 pip=("$environment/bin/pip" --disable-pip-version-check install --quiet)
-"${pip[@]}" --upgrade torch numpy expecttest >"$environment.log" 2>&1 || skip "$(tail -n 1 "$environment.log")"
+"${pip[@]}" --upgrade torch numpy expecttest safetensors >"$environment.log" 2>&1 || skip "$(tail -n 1 "$environment.log")"
 "${pip[@]}" --no-deps --force-reinstall --no-index --find-links "$build/bindings/python" dt-runtime
 
 run() { # script, arguments...
@@ -37,9 +37,9 @@ libtorch() { # the example in C++, with the library inside PyTorch's wheel
 }
 failed=0
 libtorch 2>&1 || failed=1
-for test in process_group_test.py torch_test.py torch_shard_test.py; do
+for test in process_group_test.py torch_test.py torch_shard_test.py shard_test.py; do
   run "$test" 2>&1 || failed=$((failed + 1))
 done
 run torch_own_tests.py --ranks 2 3 4 || failed=$((failed + 1))
-echo "$((5 - failed)) passed, $failed failed, 0 skipped"
+echo "$((6 - failed)) passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]
