@@ -444,7 +444,7 @@ class Walker {
     if (work != nullptr) pending.works.push_back(work);
     const bool no_result = o.kind == Kind::kReduce && me != root;
     if (!no_result) {
-      // Of the elements that are reduced this rank gets those from here on.
+      // Where this rank's part of the reduced elements begins.
       const int64_t before = o.kind == Kind::kReduceScatter || o.kind == Kind::kReduceScatterv
                                  ? give_at[size_t(me)]
                                  : 0;
