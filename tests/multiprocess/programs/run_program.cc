@@ -162,6 +162,18 @@ int count_interrupts() {
   return 0;
 }
 
+// Tells of each SIGINT and SIGTERM, and goes on.
+[[noreturn]] void ignore_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int each : {SIGINT, SIGTERM}) sigaddset(&set, each);
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  say("ready " + std::to_string(getpid()) + " end\n");
+  for (int signal = 0;;) {
+    if (sigwait(&set, &signal) == 0) say("ignored\n");
+  }
+}
+
 int listen_on_master_port() {
   if (rank() != 0) return 0;
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -220,8 +232,8 @@ int run(const std::string& mode, const char* first, const char* second) {
   if (mode == "endless") {
     for (;;) say("more\n");
   }
-  if (mode == "stay" || mode == "ignore-term" || mode == "catch-term") {
-    if (mode == "ignore-term") signal(SIGTERM, SIG_IGN), signal(SIGINT, SIG_IGN);
+  if (mode == "ignore-term") ignore_signals();
+  if (mode == "stay" || mode == "catch-term") {
     if (mode == "catch-term") signal(SIGTERM, [](int caught) { _exit(128 + caught); });
     say("ready " + std::to_string(getpid()) + " end\n");
     stay();
