@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packs the wheel, with nothing but the standard library, patchelf and strip.
 
-make_wheel.py --out dt_runtime-VERSION-TAG.whl --libdt FILE --module FILE --commands FILES... --licences FILES...
-    --headers FILES... --torch FILES... --sources FILES... --components FILE --url URL
+make_wheel.py --out dt_runtime-VERSION-TAG.whl --readme FILE --libdt FILE --commands FILES... --licences FILES...
+    --components FILE --url URL --sources FILES... [--module FILE --headers FILES... --torch FILES...]
+    [--fallback FILE --pythons VERSIONS...]
 
 Beside the package's sources and its module it has libdt and the command `dt`, which find each other
-by $ORIGIN. The same input gives the same bytes."""
+by $ORIGIN. The one for all other Pythons, py3-none, has the command and says what is missing when it is imported.
+The same input gives the same bytes."""
 
 import argparse
 import base64
@@ -35,10 +37,12 @@ CLASSIFIERS = (
     "Operating System :: POSIX :: Linux",
     "Programming Language :: C++",
     "Programming Language :: Python :: 3",
-    "Programming Language :: Python :: {python}",
-    "Programming Language :: Python :: Implementation :: CPython",
     "Topic :: Scientific/Engineering :: Artificial Intelligence",
     "Topic :: System :: Distributed Computing",
+)
+MODULE_CLASSIFIERS = (
+    "Programming Language :: Python :: {python}",
+    "Programming Language :: Python :: Implementation :: CPython",
     "Typing :: Typed",
 )
 # Each extra installs the package of its name.
@@ -85,14 +89,18 @@ def record_line(name, data):
 def metadata(version, readme, python, licences, url):
     """https://packaging.python.org/en/latest/specifications/core-metadata, version 2.4 for License-Expression, beside
     which PyPI takes no classifier of a licence."""
-    major, minor = python[2], int(python[3:])
+    needed, classifiers = ">=3.6", CLASSIFIERS
+    if python != "py3":
+        version_of_python = f"{python[2]}.{python[3:]}"
+        needed = f">={version_of_python},<{python[2]}.{int(python[3:]) + 1}"
+        classifiers += tuple(each.format(python=version_of_python) for each in MODULE_CLASSIFIERS)
     fields = [("Metadata-Version", "2.4"), ("Name", NAME), ("Version", version),
               ("Summary", "Distributed training for programs that are linked, not scripted"),
               ("Author", "The dt authors"), ("Keywords", ",".join(KEYWORDS)),
-              *(("Classifier", each.format(python=f"{major}.{minor}")) for each in CLASSIFIERS),
+              *(("Classifier", each) for each in sorted(classifiers)),
               ("License-Expression", LICENCE),
               *(("License-File", os.path.basename(licence)) for licence in licences),
-              ("Requires-Python", f">={major}.{minor},<{major}.{minor + 1}")]
+              ("Requires-Python", needed)]
     if url:
         fields.append(("Project-URL", f"Source, {url}"))
     for extra in EXTRAS:
@@ -103,25 +111,37 @@ def metadata(version, readme, python, licences, url):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    for option in ("--out", "--libdt", "--module", "--readme", "--components", "--url"):
+    for option in ("--out", "--libdt", "--readme", "--components", "--url"):
         parser.add_argument(option, required=True)
-    folders = {"headers": "dt/include/dt/", "torch": "dt/torch_source/", "sources": "dt/"}
-    for option in ("commands", "licences", *folders):
-        parser.add_argument("--" + option, nargs="+", required=True)
+    for option in ("--commands", "--licences", "--sources"):
+        parser.add_argument(option, nargs="+", required=True)
+    for option in ("--headers", "--torch", "--pythons"):
+        parser.add_argument(option, nargs="+", default=[])
+    for option in ("--module", "--fallback"):
+        parser.add_argument(option)
     options = parser.parse_args()
 
     _, version, python, abi, platform = os.path.basename(options.out)[:-len(".whl")].split("-")
     tag = f"{python}-{abi}-{platform}"
+    # The one without a module leaves the name `dt` to a file that says so.
+    package = "dt" if options.module else "dt_runtime"
+    folders = {"headers": "dt/include/dt/", "torch": "dt/torch_source/", "sources": f"{package}/"}
     entries = {}
+    if options.fallback:
+        with open(options.fallback, encoding="utf-8") as file:
+            text = file.read()
+        for word, value in (("VERSION", version), ("PYTHONS", ", ".join(options.pythons))):
+            text = text.replace(f"@{word}@", value)
+        entries["dt.py"] = text.encode()
     for option, folder in folders.items():
         for source in getattr(options, option):
             with open(source, "rb") as file:
                 entries[folder + os.path.basename(source)] = file.read()
     with tempfile.TemporaryDirectory() as folder:
         for binary, name in ((options.libdt, "libdt.so.0"),
-                             *((path, os.path.basename(path)) for path in (options.module, *options.commands))):
-            entries["dt/" + name] = portable(binary, folder, name)
-        executable = {"dt/" + name for name in os.listdir(folder)}
+                             *((path, os.path.basename(path)) for path in (options.module, *options.commands) if path)):
+            entries[f"{package}/{name}"] = portable(binary, folder, name)
+        executable = {f"{package}/{name}" for name in os.listdir(folder)}
         check_tag(tag, folder)
 
     info = f"{NAME.replace('-', '_')}-{version}.dist-info"
@@ -130,8 +150,10 @@ def main():
     for licence in options.licences:
         with open(licence, "rb") as file:
             entries[f"{info}/licenses/{os.path.basename(licence)}"] = file.read()
-    entries[f"{info}/entry_points.txt"] = (b"[console_scripts]\ndt = dt.__main__:main\n\n"
-                                           b"[torch.distributed.backends]\ndt = dt._process_group:register\n")
+    points = f"[console_scripts]\ndt = {package}.__main__:main\n"
+    if options.module:
+        points += "\n[torch.distributed.backends]\ndt = dt._process_group:register\n"
+    entries[f"{info}/entry_points.txt"] = points.encode()
     entries[f"{info}/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: dt\nRoot-Is-Purelib: false\n"
                                 f"Tag: {tag}\n").encode()
     sbom.add(entries, f"{info}/sboms/dt.spdx.json", options.components, os.path.basename(options.out), f"{info}/RECORD")
