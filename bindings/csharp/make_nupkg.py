@@ -4,11 +4,9 @@
 and libdtcs, libdt and the command `dt`, which find each other by $ORIGIN. The same inputs give the same bytes."""
 
 import argparse
-import hashlib
 import re
 import shutil
 import stat
-import struct
 import subprocess
 import sys
 import zipfile
@@ -24,27 +22,6 @@ COMMANDS = ("dt", "dt-bench-worker")
 LONE_FILES = (*COMMANDS, "libdt.so.0")  # their endings have no content type
 TYPES = {"rels": "application/vnd.openxmlformats-package.relationships+xml",
          "psmdcp": "application/vnd.openxmlformats-package.core-properties+xml"}
-
-
-def without_time_and_chance(assembly):
-    """mcs writes the time and a random module id; both become what the rest says."""
-    data = bytearray(assembly)
-    pe = struct.unpack_from("<I", data, 0x3c)[0]
-    struct.pack_into("<I", data, pe + 8, 0)
-    root = data.index(b"BSJB")
-    at = root + 16 + struct.unpack_from("<I", data, root + 12)[0]
-    streams = struct.unpack_from("<H", data, at + 2)[0]
-    at += 4
-    for _ in range(streams):
-        offset = struct.unpack_from("<I", data, at)[0]
-        end = data.index(b"\0", at + 8)
-        if data[at + 8:end] == b"#GUID":
-            guid = root + offset
-            data[guid:guid + 16] = bytes(16)
-            data[guid:guid + 16] = hashlib.sha256(data).digest()[:16]
-            return bytes(data)
-        at += 8 + (end - at - 8) // 4 * 4 + 4
-    raise SystemExit("make_nupkg.py: the assembly has no #GUID stream")
 
 
 def native(path, name, options):
@@ -87,7 +64,7 @@ CORE = """<?xml version="1.0" encoding="utf-8"?>
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ("version", "strip", "patchelf", "out", "scratch", "components", "netstandard", "url"):
+    for name in ("version", "strip", "patchelf", "out", "scratch", "components", "assemblies", "url"):
         parser.add_argument("--" + name, required=True)
     parser.add_argument("files", nargs="+")
     options = parser.parse_args()
@@ -102,9 +79,9 @@ def main():
     repository = f'<repository type="git" url={quoteattr(options.url)} />' if options.url else ""
     if options.url:
         repository = f"<projectUrl>{escape(options.url)}</projectUrl>\n    " + repository
-    modern = Path(options.netstandard)
-    entries["lib/netstandard2.1/Dt.dll"] = without_time_and_chance((modern / "Dt.dll").read_bytes())
-    entries["lib/netstandard2.1/Dt.xml"] = (modern / "Dt.xml").read_bytes()
+    for framework in FRAMEWORKS:
+        for name in ("Dt.dll", "Dt.xml"):
+            entries[f"lib/{framework}/{name}"] = (Path(options.assemblies) / framework / name).read_bytes()
     for file in map(Path, options.files):
         if file.name.startswith("libdtcs.so"):
             entries[NATIVE + "libdtcs.so"] = native(file, "libdtcs.so", options)
@@ -112,10 +89,6 @@ def main():
             entries[NATIVE + "libdt.so.0"] = native(file, "libdt.so.0", options)
         elif file.name in COMMANDS:
             entries[NATIVE + file.name] = native(file, file.name, options)
-        elif file.name == "Dt.dll":
-            entries["lib/net472/Dt.dll"] = without_time_and_chance(file.read_bytes())
-        elif file.name == "Dt.xml":
-            entries["lib/net472/Dt.xml"] = file.read_bytes()
         elif file.name == "Dt.targets":
             entries.update((folder + file.name, file.read_bytes()) for folder in targets)
         elif file.name == "Dt.nuspec":

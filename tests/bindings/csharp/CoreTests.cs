@@ -2,6 +2,7 @@
 using System;
 using System.Collections.Generic;
 using System.IO;
+using System.Text.RegularExpressions;
 using System.Threading;
 using Dt;
 
@@ -19,6 +20,7 @@ static class CoreTests
         });
         Suite.Add("core: the native libraries are those of the package", NativeLibraries);
         Suite.Add("core: bad arguments are named", BadArguments);
+        Suite.Add("core: an exception names a line of Dt's sources", Lines);
         Suite.Add("core: texts are UTF-8 in both directions", Texts);
         Suite.Add("core: bytes that are no text in a message", InvalidBytes);
         Suite.Add("core: allreduce at world size 1", WorldSizeOne);
@@ -49,6 +51,17 @@ static class CoreTests
         string[] wanted = { "libdt.so.0", "libdtcs.so" };
         for (int i = 0; i < wanted.Length; ++i) wanted[i] = Path.Combine(folder, wanted[i]);
         Suite.Equal(string.Join(" ", wanted), string.Join(" ", found), "what is loaded");
+    }
+
+    /// On .NET: Mono does not look for them inside an assembly.
+    static void Lines()
+    {
+        if (Type.GetType("Mono.Runtime") != null) return;
+        using (Config config = new Config())
+        {
+            DtException error = Suite.Throws<DtConfigException>(() => config.Set("no.such", "1"), "no.such");
+            Suite.Check(Regex.IsMatch(error.StackTrace, @"\bsrc/Config\.cs:line [1-9]"), error.StackTrace);
+        }
     }
 
     static void BadArguments()
