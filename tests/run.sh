@@ -13,8 +13,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
   libuv1-dev libtomlplusplus-dev nlohmann-json3-dev libcli11-dev doctest-dev libssl-dev \
   zlib1g-dev libopenblas-dev libcairo2-dev dataset-fashion-mnist iproute2 \
   swig patchelf python3-dev python3-venv python3-pip python3-numpy default-jdk-headless mono-mcs mono-runtime \
-  libmono-cecil-private-cil
-  libmono-compilerservices-symbolwriter4.0-cil
+  libmono-cecil-private-cil libmono-compilerservices-symbolwriter4.0-cil
 build=$root/build-tests
 # Many sources per compilation, and line numbers as the only debug information, take a third of the time.
 setup=(--unity on --unity-size 40 -Ddebug=false -Dc_args=-g1 -Dcpp_args=-g1)
