@@ -420,7 +420,8 @@ inline void store_server_destroy(int64_t server) {
 /** Parameters and options: the numbers sum, keep_plan, find_unused, bucket_cap_bytes,
  * first_bucket_bytes, divide_by_users, wire, predivide as the bits of a double, static_graph,
  * tune_steps, how many the order has, and those, how many have row_elements, and those; then of
- * each parameter its count, dtype, uses, and name as an item. */
+ * each parameter its count, dtype, uses, how many dimensions its shape has, and those, and its
+ * name as an item. */
 class Model {
  public:
   explicit Model(Unpacker& packed) {
@@ -445,6 +446,8 @@ class Model {
       param.count = packed.number();
       param.dtype = static_cast<dt_dtype>(packed.number());
       param.uses = static_cast<int32_t>(packed.number());
+      dims_.push_back(static_cast<int32_t>(packed.number()));
+      for (int32_t i = 0; i < dims_.back(); ++i) shapes_.push_back(packed.number());
       params_.push_back(param);
       names_.push_back(packed.item());
     }
@@ -466,10 +469,14 @@ class Model {
   const dt_param* params() const { return params_.data(); }
   int32_t count() const { return detail::count32(params_.size()); }
   const dt_reducer_options& options() const { return options_; }
+  const int32_t* dims() const { return dims_.data(); }
+  const int64_t* shapes() const { return shapes_.data(); }
 
  private:
   std::vector<dt_param> params_;
   std::vector<std::string> names_;
+  std::vector<int32_t> dims_;
+  std::vector<int64_t> shapes_;
   std::vector<int32_t> order_;
   std::vector<int64_t> row_elements_;
   dt_reducer_options options_;
@@ -660,6 +667,8 @@ inline int64_t shard_create(int64_t comm, const char* DATA, int64_t BYTES, const
   options.units = units.empty() ? nullptr : units.data();
   options.offload = PATH;
   options.reducer = &model.options();
+  options.dims = model.dims();
+  options.shapes = model.shapes();
   return made<dt_shard>([&](dt_shard** out) {
     return dt_shard_create(handle<dt_comm>(comm), model.params(), model.count(), &options, out);
   });
@@ -686,6 +695,18 @@ inline Bytes shard_piece(int64_t shard, int32_t index, int64_t stream) {
   packed.add_number(piece.count);
   packed.add_number(number(piece.param));
   packed.add_number(number(piece.grad));
+  return packed.take();
+}
+/** offset and count of each of `ranks` ranks. */
+inline Bytes shard_plan(int64_t shard, int32_t index, int32_t ranks) {
+  std::vector<int64_t> offsets(static_cast<size_t>(ranks));
+  std::vector<int64_t> counts(offsets.size());
+  detail::check(dt_shard_plan(handle<dt_shard>(shard), index, offsets.data(), counts.data()));
+  Packer packed;
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    packed.add_number(offsets[i]);
+    packed.add_number(counts[i]);
+  }
   return packed.take();
 }
 inline void shard_full_grad(int64_t shard, int32_t index, int64_t values, int64_t stream) {

@@ -2124,6 +2124,13 @@ typedef struct dt_shard_options {
                                           through its memory, and dt_optimizer_step() waits for
                                           that; a directory in memory, as /dev/shm, keeps the state
                                           there. It may differ between ranks. NULL: in memory */
+  const int32_t* dims;               /**< [count of parameters] in [0, 64]: how many dimensions each
+                                          has in the file of dt_shard_save(); 0: one, of all its
+                                          elements. Borrowed during the call, like the next; NULL:
+                                          all 0 */
+  const int64_t* shapes;             /**< [sum of dims] the sizes of these dimensions, those of one
+                                          parameter behind those of the other; their product is its
+                                          count */
 } dt_shard_options;
 
 /** Sets struct_size, stage = 1 and prefetch = 1, and zeroes the rest. @param options may not be NULL.
@@ -2258,6 +2265,23 @@ DT_API dt_status dt_shard_piece(dt_shard* shard, int32_t index, dt_stream stream
                                 dt_piece* out_piece);
 
 /**
+ * Which part of a parameter each rank updates, as the plan has it: a function of the parameters'
+ * counts, dtypes, granules and units, dt_reducer_options.order and bucket_cap_bytes, and the number
+ * of ranks, so every rank finds the same.
+ * @param shard       the handle.
+ * @param index       of the parameter.
+ * @param out_offsets [size of the communicator] gives elements from the parameter's start. Pieces lie
+ *                    in the order of ranks; with shard_ranks those of each replica.
+ * @param out_counts  [size of the communicator] gives elements; 0: none. With stage 0 each rank has
+ *                    all of it.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_shard_plan(dt_shard* shard, int32_t index, int64_t* out_offsets,
+                               int64_t* out_counts);
+
+/**
  * Collects a whole gradient of the last step from the ranks' pieces, to look at or to check it.
  * Collective.
  * @param shard      the handle.
@@ -2327,7 +2351,8 @@ DT_API dt_status dt_shard_release(dt_shard* shard, int32_t unit, dt_stream strea
  * which takes the place of `path` once all of them are on the disk. A save that fails, or a job
  * that is killed, leaves the older file as it was, or has put the new one, whole, in its place; the
  * next save overwrites what is left behind.
- * Tensors have one dimension. Their names are dt_param.name or "param.<index>"; those of the state
+ * Tensors have the shapes of dt_shard_options. Their names are dt_param.name or "param.<index>";
+ * those of the state
  * "optimizer.exp_avg.<name>", "optimizer.exp_avg_sq.<name>", "optimizer.momentum_buffer.<name>",
  * "optimizer.master.<name>" for the f32 values of DT_F16 and DT_BF16, and "optimizer.step.<name>",
  * the number of steps of the parameter.

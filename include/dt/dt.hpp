@@ -926,6 +926,7 @@ struct Param {
   dt_dtype dtype = DT_F32; /**< of its gradient */
   std::string name;        /**< for messages; may be empty */
   int32_t uses = 1;        /**< calls of ready() in a step, each with a part of the gradient */
+  std::vector<int64_t> shape = {}; /**< in the file of Shard::save(); empty: one dimension */
 };
 
 /** Fields as in dt_reducer_options; zero is the default of each. */
@@ -1166,10 +1167,19 @@ class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
     c_options.granules = options.granules.empty() ? nullptr : options.granules.data();
     c_options.units = options.units.empty() ? nullptr : options.units.data();
     c_options.offload = options.offload.empty() ? nullptr : options.offload.c_str();
+    std::vector<int32_t> dims;
+    std::vector<int64_t> shapes;
+    for (const Param& param : params) {
+      dims.push_back(detail::count32(param.shape.size()));
+      shapes.insert(shapes.end(), param.shape.begin(), param.shape.end());
+    }
+    c_options.dims = dims.data();
+    c_options.shapes = shapes.data();
     detail::check(dt_shard_create(comm.get_handle(), c_params.data(),
                                   detail::count32(c_params.size()), &c_options, &handle_));
     reducer_ = Reducer(ask<dt_reducer*>(dt_shard_reducer));
     reducer_.param_count_ = params.size();
+    ranks_ = static_cast<size_t>(comm.size());
   }
 
   /** The reducer of its gradients. */
@@ -1191,6 +1201,14 @@ class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
     dt_piece_init(&piece);
     call(dt_shard_piece, index, stream, &piece);
     return piece;
+  }
+  /** Offset and count of what each rank of the communicator updates of it. */
+  std::vector<std::pair<int64_t, int64_t>> plan(int32_t index) const {
+    std::vector<int64_t> offsets(ranks_), counts(ranks_);
+    call(dt_shard_plan, index, offsets.data(), counts.data());
+    std::vector<std::pair<int64_t, int64_t>> pieces;
+    for (size_t rank = 0; rank < ranks_; ++rank) pieces.emplace_back(offsets[rank], counts[rank]);
+    return pieces;
   }
   /** A whole gradient of the last step, from the pieces of all ranks. Collective. */
   void full_grad(int32_t index, void* out_values, dt_stream stream = nullptr) const {
@@ -1225,6 +1243,7 @@ class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
     return values.empty() ? nullptr : values.data();
   }
   Reducer reducer_{nullptr};
+  size_t ranks_ = 0;
 };
 
 /** Fields as in dt_adamw_options. */

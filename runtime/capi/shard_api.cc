@@ -9,6 +9,8 @@
 namespace dt::capi {
 namespace {
 
+constexpr int32_t kMaxDims = 64;
+
 template <class F>
 dt_status on_shard(const char* function, dt_shard* shard, F&& body) noexcept {
   return on<ShardObject>(
@@ -42,6 +44,27 @@ Status check_share(const Call& call, const char* field, double value) {
 Status check_not_negative(const Call& call, const char* field, double value) {
   if (value >= 0 && std::isfinite(value)) return {};
   return call.invalid("options->%s is %g; it must be at least 0", field, value);
+}
+
+/// In the file: `dims` sizes. Empty: one dimension.
+Result<std::vector<int64_t>> read_shape(const Call& call, const training::Param& param,
+                                        size_t index, int32_t dims, const int64_t* sizes) {
+  std::vector<int64_t> shape(sizes, sizes + dims);
+  std::string text;
+  int64_t product = 1;
+  bool fits = true;
+  bool has_zero = false;
+  for (const int64_t size : shape) {
+    text += format(text.empty() ? "%lld" : ", %lld", static_cast<long long>(size));
+    has_zero = has_zero || size == 0;
+    fits = fits && size >= 0 && (size == 0 || !__builtin_mul_overflow(product, size, &product));
+  }
+  if (dims > 0 && (!fits || (has_zero ? 0 : product) != param.count)) {
+    return call.invalid("parameter %zu (%s) cannot have the shape (%s): it has %lld elements",
+                        index, param.name.empty() ? "no name" : param.name.c_str(), text.c_str(),
+                        static_cast<long long>(param.count));
+  }
+  return shape;
 }
 
 /// The weight decay of each parameter.
@@ -120,6 +143,7 @@ dt_status dt_shard_create(dt_comm* comm, const dt_param* params, int32_t count,
     if (asked.offload != nullptr && *asked.offload == '\0') {
       return call.invalid("options->offload is empty; give the path of a directory");
     }
+    const int64_t* sizes = asked.shapes;
     for (size_t i = 0; i < read.size(); ++i) {
       const int64_t granule = asked.granules != nullptr ? asked.granules[i] : 1;
       const int32_t unit = asked.units != nullptr ? asked.units[i] : 0;
@@ -127,6 +151,13 @@ dt_status dt_shard_create(dt_comm* comm, const dt_param* params, int32_t count,
         return call.invalid("options->granules[%zu] is %lld", i, static_cast<long long>(granule));
       }
       if (unit < 0) return call.invalid("options->units[%zu] is %d", i, unit);
+      const int32_t dims = asked.dims != nullptr ? asked.dims[i] : 0;
+      if (dims < 0 || dims > kMaxDims) {
+        return call.invalid("options->dims[%zu] is %d; it must be in [0, %d]", i, dims, kMaxDims);
+      }
+      if (dims > 0) DT_TRY(call.not_null(asked.shapes, "options->shapes"));
+      DT_TRY_VALUE(read[i].shape, read_shape(call, read[i], i, dims, sizes));
+      sizes += dims;
       read[i].granule = std::max<int64_t>(granule, 1);
       read[i].unit = unit;
     }
@@ -216,6 +247,23 @@ dt_status dt_shard_piece(dt_shard* shard, int32_t index, dt_stream stream, dt_pi
         memcpy(out_piece, &filled, std::min<size_t>(filled.struct_size, sizeof filled));
         return {};
       });
+}
+
+dt_status dt_shard_plan(dt_shard* shard, int32_t index, int64_t* out_offsets, int64_t* out_counts) {
+  return on_shard("dt_shard_plan", shard,
+                  [&](const Call& call, const ShardObject& object) -> Status {
+                    DT_TRY(check_param(call, *object.shard->reducer(), index));
+                    DT_TRY(call.not_null(out_offsets, "out_offsets"));
+                    DT_TRY(call.not_null(out_counts, "out_counts"));
+                    const auto pieces = object.shard->plan(index);
+                    const auto ranks = static_cast<size_t>(object.shard->comm()->size());
+                    for (size_t rank = 0; rank < ranks; ++rank) {
+                      const auto& piece = pieces[rank % pieces.size()];
+                      out_offsets[rank] = piece.count > 0 ? piece.offset : 0;
+                      out_counts[rank] = piece.count;
+                    }
+                    return {};
+                  });
 }
 
 dt_status dt_shard_full_grad(dt_shard* shard, int32_t index, dt_stream stream, void* out_values) {

@@ -42,7 +42,8 @@ struct Param {
   int32_t unit = 0;
   /// > 0: the gradient comes as some rows of a matrix with so many columns; `count` is 0 then.
   int64_t row_elements = 0;
-  int64_t rows = 0;  ///< of that matrix
+  int64_t rows = 0;                 ///< of that matrix
+  std::vector<int64_t> shape = {};  ///< in files; empty: one dimension of `count`
 };
 
 /// Reduces gradients in buckets while the backward pass goes on.

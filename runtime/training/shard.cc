@@ -181,6 +181,21 @@ Result<Shard::Piece> Shard::piece(int32_t index, cuda::Stream stream) {
   return Piece{result.offset, result.count, own_piece(index), result.data};
 }
 
+std::vector<collective::Extent> Shard::plan(int32_t index) const {
+  const int64_t count = params()[static_cast<size_t>(index)].count;
+  const auto ranks = static_cast<size_t>(within().size());
+  if (options_.stage == 0) return std::vector<collective::Extent>(ranks, {0, count});
+  const ShardBucket& layout = reducer_->layout(static_cast<size_t>(reducer_->bucket_of(index)));
+  const int64_t start = reducer_->start_of(index);
+  std::vector<collective::Extent> pieces;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    const int64_t begin = std::clamp<int64_t>(layout.cuts[rank] - start, 0, count);
+    const int64_t end = std::clamp<int64_t>(layout.cuts[rank + 1] - start, 0, count);
+    pieces.push_back({begin, end - begin});
+  }
+  return pieces;
+}
+
 Status Shard::full_grad(int32_t index, void* out, cuda::Stream stream) {
   DT_TRY(comm_->check_ungrouped("dt_shard_full_grad"));
   if (!reducer_->has_results()) {
@@ -196,15 +211,9 @@ Status Shard::full_grad(int32_t index, void* out, cuda::Stream stream) {
     DT_TRY(check_stream("dt_shard_full_grad", stream));
     return copy(out, own.data, own.count * dtype_bytes(param.dtype), stream);
   }
-  const ShardBucket& layout = reducer_->layout(static_cast<size_t>(reducer_->bucket_of(index)));
-  const int64_t start = reducer_->start_of(index);
   auto blocks = std::make_shared<collective::Blocks>();
   blocks->outgoing.assign(static_cast<size_t>(within().size()), {0, own.count});
-  for (size_t from = 0; from + 1 < layout.cuts.size(); ++from) {
-    const int64_t begin = std::clamp<int64_t>(layout.cuts[from] - start, 0, param.count);
-    const int64_t end = std::clamp<int64_t>(layout.cuts[from + 1] - start, 0, param.count);
-    blocks->incoming.push_back({begin, end - begin});
-  }
+  blocks->incoming = plan(index);
   Collective gather;
   gather.kind = Kind::kAllgatherv;
   gather.dtype = param.dtype;

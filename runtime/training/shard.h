@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "collective/blocks.h"
 #include "comm/communicator.h"
 #include "training/mapped_memory.h"
 #include "training/reducer.h"
@@ -75,6 +76,8 @@ class Shard {
   Result<void*> param(int32_t index) const;
   /// Waits for what is still under way in its bucket, so that the piece may be written.
   Result<Piece> piece(int32_t index, cuda::Stream stream);
+  /// What each rank of a replica owns of a parameter.
+  std::vector<collective::Extent> plan(int32_t index) const;
   /// Collective: copies a whole gradient of the last step to `out`.
   Status full_grad(int32_t index, void* out, cuda::Stream stream);
   /// Copies a whole parameter in; waits likewise.

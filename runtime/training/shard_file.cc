@@ -114,6 +114,20 @@ std::vector<FileTensor> list_tensors(std::span<const Param> params,
   return tensors;
 }
 
+/// "3,4": that of its parameter, if it has the same elements.
+std::string shape_of(const FileTensor& tensor, std::span<const Param> params) {
+  const Param& param = params[static_cast<size_t>(tensor.param)];
+  if (tensor.role == FileTensor::Role::kStep || tensor.count != param.count ||
+      param.shape.empty()) {
+    return format("%lld", static_cast<long long>(tensor.count));
+  }
+  std::string text;
+  for (const int64_t size : param.shape) {
+    text += format(text.empty() ? "%lld" : ",%lld", static_cast<long long>(size));
+  }
+  return text;
+}
+
 std::string quoted_json(const std::string& text) { return nlohmann::json(text).dump(); }
 
 }  // namespace
@@ -141,8 +155,8 @@ Result<FilePlan> plan_tensors(std::vector<FileTensor> tensors, std::span<const P
     tensor.begin = at;
     at += tensor.count * dtype_bytes(tensor.dtype);
     json += ',' + quoted_json(tensor.name) +
-            format(":{\"dtype\":\"%s\",\"shape\":[%lld],\"data_offsets\":[%lld,%lld]}",
-                   text_of(tensor.dtype), static_cast<long long>(tensor.count),
+            format(":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%lld,%lld]}",
+                   text_of(tensor.dtype), shape_of(tensor, params).c_str(),
                    static_cast<long long>(tensor.begin), static_cast<long long>(at));
   }
   json += '}';

@@ -44,6 +44,26 @@ static void check_options(const fixture* f, const dt_param* params) {
   options.units = bad_units;
   REFUSES("options->units[1]", dt_shard_create(f->comm, params, 2, &options, &untouched));
   options.units = NULL;
+  int32_t dims[] = {2, -1};
+  int64_t shapes[] = {2, 2};
+  options.dims = dims;
+  REFUSES("options->shapes", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  options.shapes = shapes;
+  REFUSES("shape (2, 2): it has 3 elements",
+          dt_shard_create(f->comm, params, 2, &options, &untouched));
+  shapes[0] = -1;
+  shapes[1] = -3;
+  REFUSES("shape (-1, -3)", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  shapes[0] = INT64_MAX;
+  shapes[1] = INT64_MAX;
+  REFUSES("has 3 elements", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  shapes[0] = 1;
+  shapes[1] = 3;
+  REFUSES("options->dims[1] is -1", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  dims[1] = 65;
+  REFUSES("options->dims[1] is 65", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  options.dims = NULL;
+  options.shapes = NULL;
   dt_reducer_options gradients;
   dt_reducer_options_init(&gradients);
   gradients.predivide = -1;
@@ -86,6 +106,7 @@ void test_shard(const fixture* f) {
   static const int32_t bad_indices[] = {-1, 3, INT32_MAX};
   float values[] = {1, 2, 3};
   void* pointer = f->comm;
+  int64_t offset = -1, count = -1;
   dt_piece piece;
   dt_piece_init(&piece);
   for (int32_t i = 0; i < COUNT_OF(bad_indices); ++i) {
@@ -93,12 +114,15 @@ void test_shard(const fixture* f) {
     REFUSES("index", dt_shard_set(shard, bad_indices[i], values, NULL));
     REFUSES("index", dt_shard_piece(shard, bad_indices[i], NULL, &piece));
     REFUSES("index", dt_shard_full_grad(shard, bad_indices[i], NULL, values));
+    REFUSES("index", dt_shard_plan(shard, bad_indices[i], &offset, &count));
   }
   REFUSES("out_pointer", dt_shard_param(shard, 0, NULL));
   REFUSES("values", dt_shard_set(shard, 0, NULL, NULL));
   REFUSES("out_values", dt_shard_full_grad(shard, 0, NULL, NULL));
   FAILS(DT_ERR_INVALID_STATE, dt_shard_full_grad(shard, 0, NULL, values));
   REFUSES("out_piece", dt_shard_piece(shard, 0, NULL, NULL));
+  REFUSES("out_offsets", dt_shard_plan(shard, 0, NULL, &count));
+  REFUSES("out_counts", dt_shard_plan(shard, 0, &offset, NULL));
   REFUSES("unit", dt_shard_gather(shard, 1, NULL));
   REFUSES("unit", dt_shard_release(shard, 1, NULL));
   REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_param(h, 0, &pointer));
@@ -106,6 +130,12 @@ void test_shard(const fixture* f) {
   REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_piece(h, 0, NULL, &piece));
   REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_updated(h, NULL));
   REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_full_grad(h, 0, NULL, values));
+  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_plan(h, 0, &offset, &count));
+  EXPECT(offset == -1 && count == -1);
+  OK(dt_shard_plan(shard, 0, &offset, &count));
+  EXPECT(offset == 0 && count == 3);
+  OK(dt_shard_plan(shard, 1, &offset, &count));
+  EXPECT(offset == 0 && count == 0);
   REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_gather(h, 5, NULL));
   REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_release(h, 5, NULL));
   EXPECT(pointer == (void*)f->comm && piece.param == NULL);

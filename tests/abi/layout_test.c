@@ -133,7 +133,7 @@ DT_FIELD(dt_reducer_options, static_graph, 56, 4);
 DT_FIELD(dt_reducer_options, tune_steps, 60, 4);
 DT_FIELD(dt_reducer_options, row_elements, 64, 8);
 
-DT_SIZE(dt_shard_options, 48);
+DT_SIZE(dt_shard_options, 64);
 DT_FIELD(dt_shard_options, struct_size, 0, 4);
 DT_FIELD(dt_shard_options, stage, 4, 4);
 DT_FIELD(dt_shard_options, reducer, 8, 8);
@@ -142,6 +142,8 @@ DT_FIELD(dt_shard_options, units, 24, 8);
 DT_FIELD(dt_shard_options, prefetch, 32, 4);
 DT_FIELD(dt_shard_options, shard_ranks, 36, 4);
 DT_FIELD(dt_shard_options, offload, 40, 8);
+DT_FIELD(dt_shard_options, dims, 48, 8);
+DT_FIELD(dt_shard_options, shapes, 56, 8);
 DT_SIZE(dt_adamw_options, 48);
 DT_FIELD(dt_adamw_options, struct_size, 0, 4);
 DT_FIELD(dt_adamw_options, reserved, 4, 4);

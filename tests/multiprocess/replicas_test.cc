@@ -50,11 +50,16 @@ class Small {
     return dt_reducer_ready(reducer, param, const_cast<float*>(gradient.data()), nullptr);
   }
   /// Whether the pieces of all gradients are `value`.
-  dt_status check(float value) {
+  dt_status check(const Rank& rank, float value) {
     for (int32_t p = 0; p < kParams; ++p) {
       dt_piece piece;
       dt_piece_init(&piece);
       RANK_TRY(dt_shard_piece(shard, p, nullptr, &piece));
+      std::vector<int64_t> offsets(static_cast<size_t>(rank.world_size));
+      std::vector<int64_t> counts(offsets);
+      RANK_TRY(dt_shard_plan(shard, p, offsets.data(), counts.data()));
+      const auto own = static_cast<size_t>(rank.rank);
+      if (offsets[own] != piece.offset || counts[own] != piece.count) return DT_ERR_INTERNAL;
       for (int64_t i = 0; i < piece.count; ++i) {
         if (static_cast<const float*>(piece.grad)[i] != value) return DT_ERR_INTERNAL;
       }
@@ -100,7 +105,7 @@ TEST_CASE("replicas: other communicators may wait for ranks that wait for a buck
                   if (one != 4) return DT_ERR_INTERNAL;
                 }
                 RANK_TRY(dt_reducer_finish(model.reducer, nullptr));
-                RANK_TRY(model.check(1.5F + static_cast<float>(step)));
+                RANK_TRY(model.check(rank, 1.5F + static_cast<float>(step)));
                 RANK_TRY(dt_shard_updated(model.shard, nullptr));
               }
               return DT_OK;
@@ -120,7 +125,7 @@ TEST_CASE("replicas: where no thread makes progress, those who wait do") {
                                for (int32_t p = kParams; p-- > 0;)
                                  RANK_TRY(model.ready(p, static_cast<float>(step)));
                                RANK_TRY(dt_reducer_finish(model.reducer, nullptr));
-                               RANK_TRY(model.check(static_cast<float>(step)));
+                               RANK_TRY(model.check(rank, static_cast<float>(step)));
                                RANK_TRY(dt_shard_updated(model.shard, nullptr));
                                for (int32_t p = 0; p < kParams; ++p)
                                  RANK_TRY(dt_shard_gather(model.shard, p / 2, nullptr));
@@ -147,7 +152,7 @@ TEST_CASE("replicas: a missing gradient is named in every replica, and the next 
                 RANK_TRY(model.ready(p, 2));
               }
               const dt_status status = dt_reducer_finish(model.reducer, nullptr);
-              if (step == 1) return status == DT_OK ? model.check(2) : status;
+              if (step == 1) return status == DT_OK ? model.check(rank, 2) : status;
               texts[static_cast<size_t>(rank.rank)] = dt_last_error();
               if (status != DT_ERR_INVALID_STATE) return DT_ERR_INTERNAL;
             }

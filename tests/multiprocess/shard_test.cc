@@ -105,6 +105,7 @@ class Trainer {
       dt_piece piece;
       dt_piece_init(&piece);
       RANK_TRY(dt_shard_piece(shard_, p, nullptr, &piece));
+      RANK_TRY(check_plan(p, piece));
       auto* const values = static_cast<float*>(piece.param);
       const auto* const grad = static_cast<const float*>(piece.grad);
       for (int64_t i = 0; i < piece.count; ++i) {
@@ -115,6 +116,21 @@ class Trainer {
       updated_ += piece.count;
     }
     return dt_shard_updated(shard_, nullptr);
+  }
+
+  /// The plan has this rank's piece, and each element at one rank.
+  dt_status check_plan(int32_t p, const dt_piece& piece) {
+    std::vector<int64_t> offsets(static_cast<size_t>(rank_.world_size), -1);
+    std::vector<int64_t> counts(offsets);
+    RANK_TRY(dt_shard_plan(shard_, p, offsets.data(), counts.data()));
+    const auto own = static_cast<size_t>(rank_.rank);
+    bool good = offsets[own] == piece.offset && counts[own] == piece.count;
+    int64_t end = 0;
+    for (size_t rank = 0; model_.stage > 0 && rank < counts.size(); ++rank) {
+      good = good && offsets[rank] == (counts[rank] > 0 ? end : 0);
+      end += counts[rank];
+    }
+    return good && (model_.stage == 0 || end == model_.count(p)) ? DT_OK : DT_ERR_INTERNAL;
   }
 
   /// All parameters, and the last norm.

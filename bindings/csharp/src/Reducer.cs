@@ -16,10 +16,13 @@ namespace Dt
         public string Name;
         /// <summary>Calls of Reducer.Ready in a step, each with a part of the gradient; 0: one.</summary>
         public int Uses;
+        /// <summary>In the file of Shard.Save; its product is the count; null or empty: one dimension.</summary>
+        public long[] Shape;
 
         /// <summary>A parameter of so many elements.</summary>
-        public Param(long count, Dtype dtype = Dtype.F32, string name = null, int uses = 1)
+        public Param(long count, Dtype dtype = Dtype.F32, string name = null, int uses = 1, long[] shape = null)
         {
+            Shape = shape;
             Count = count;
             Dtype = dtype;
             Name = name;
@@ -189,6 +192,9 @@ namespace Dt
                 packer.AddNumber(each.Count);
                 packer.AddNumber((int)each.Dtype);
                 packer.AddNumber(each.Uses);
+                long[] shape = each.Shape ?? new long[0];
+                packer.AddNumber(shape.Length);
+                foreach (long size in shape) packer.AddNumber(size);
                 packer.Add(each.Name ?? "");
             }
         }

@@ -95,7 +95,24 @@ namespace Dt
     /// time, which is that of the reducer's Finish.</summary>
     public sealed class Shard : DtObject
     {
+        /// <summary>A part of a parameter.</summary>
+        public struct Part
+        {
+            /// <summary>Elements from the parameter's start.</summary>
+            public readonly long Offset;
+
+            /// <summary>Elements; 0: none.</summary>
+            public readonly long Count;
+
+            internal Part(long offset, long count)
+            {
+                Offset = offset;
+                Count = count;
+            }
+        }
+
         internal readonly Param[] parameters;
+        readonly int ranks;
 
         /// <summary>Lays parameters out and checks on all ranks that the model is the same.
         /// Collective. Null options: defaults.</summary>
@@ -110,6 +127,7 @@ namespace Dt
                 Raw.NativePINVOKE.shard_destroy))
         {
             this.parameters = parameters;
+            ranks = comm.Size;
             Reducer = new Reducer(Raw.Native.shard_reducer(this), parameters);
         }
 
@@ -217,6 +235,16 @@ namespace Dt
         {
             Unpacker packed = new Unpacker(Raw.Native.shard_piece(this, index, stream.ToInt64()));
             return new Piece(this, parameters[index].Dtype, packed);
+        }
+
+        /// <summary>Which part of a parameter each rank of the communicator updates, in elements; the
+        /// same on all ranks.</summary>
+        public Part[] Plan(int index)
+        {
+            Unpacker packed = new Unpacker(Raw.Native.shard_plan(this, index, ranks));
+            Part[] parts = new Part[ranks];
+            for (int rank = 0; rank < ranks; ++rank) parts[rank] = new Part(packed.Number(), packed.Number());
+            return parts;
         }
 
         /// <summary>Says that this rank has updated its pieces: begins to send them to all ranks,

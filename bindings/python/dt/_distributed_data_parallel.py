@@ -77,7 +77,7 @@ class DistributedDataParallel(torch.nn.Module):
                 raise invalid(f"DistributedDataParallel: parameter {name} is of {parameter.dtype}; dt "
                               "averages float16, bfloat16, float32 and float64")
         layers = sync_layers(module)
-        params = [Param(parameter.numel(), DTYPES[parameter.dtype], name)
+        params = [Param(parameter.numel(), DTYPES[parameter.dtype], name, shape=tuple(parameter.shape))
                   for name, parameter in named]
         rows = {id(layer.weight): layer.weight.shape[1] for layer in module.modules()
                 if isinstance(layer, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and layer.sparse}

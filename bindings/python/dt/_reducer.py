@@ -27,6 +27,7 @@ class Param:
     dtype: DtypeLike = Dtype.F32
     name: str = ""
     uses: int = 1  # calls of ready() in a step, each with a part of the gradient
+    shape: Sequence[int] = ()  # in the file of Shard.save(); its product is count; empty: one dimension
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", Dtype(self.dtype))
@@ -111,7 +112,8 @@ def pack_model(what: str, params: Sequence[Param], options: Optional[ReducerOpti
                         bool(chosen.static_graph), int(chosen.tune_steps), len(chosen.order), *map(int, chosen.order),
                         len(chosen.row_elements), *map(int, chosen.row_elements)]
     for each in params:
-        parts += [int(each.count), Dtype(each.dtype), int(each.uses), each.name or ""]
+        parts += [int(each.count), Dtype(each.dtype), int(each.uses), len(each.shape), *map(int, each.shape),
+                  each.name or ""]
     return parts
 
 

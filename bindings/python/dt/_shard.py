@@ -69,6 +69,7 @@ class Shard:
                                    None if chosen.offload is None else os.fspath(chosen.offload))
         self._owner: Optional[Handle] = Handle(number, _raw.shard_destroy)
         self._waits: bool = comm._waits
+        self._ranks: int = comm.size
         #: The reducer of its gradients. Arrays given to ready() stay as they are: results are in Piece.grad.
         #: From stage 1 on clip_norm() is collective; its norm has the same bits whatever the stage.
         self.reducer: Reducer = Reducer.__new__(Reducer)._own(comm, self._params, _raw.shard_reducer(number))
@@ -130,6 +131,11 @@ class Shard:
             gradient._owner = self.reducer._owner or self._open()
         return Piece(offset, count, self._param(param, count, index) if count else None, gradient)
 
+    def plan(self, index: int) -> List[Tuple[int, int]]:
+        """Which part of a parameter each rank of the communicator updates: offset and count, the same on all ranks."""
+        packed = Unpacker(_raw.shard_plan(self._open().number, index, self._ranks))
+        return [(packed.number(), packed.number()) for _ in range(self._ranks)]
+
     def full_grad(self, index: int, out: Array, *, stream: Stream = 0) -> None:
         """Collects a whole gradient of the last step from all ranks' pieces, into an array. Collective.
 
@@ -176,7 +182,7 @@ class Shard:
     def save(self, path: Union[str, "os.PathLike[str]"], optimizer: Optional["Optimizer"] = None) -> None:
         """Writes the parameters, and the state of its optimizer, to one file that all ranks see. Collective.
 
-        The file has the layout of safetensors, with whole tensors of one dimension. load() reads it with any
+        The file has the layout of safetensors, with whole tensors of Param.shape. load() reads it with any
         number of ranks and any ShardOptions. It replaces the file at `path` once all is on the disk.
         """
         self._file(_raw.shard_save, path, optimizer)

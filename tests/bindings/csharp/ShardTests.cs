@@ -16,7 +16,7 @@ static class ShardTests
     static readonly double[] decays = { 0.1, 0, 0.05, 0 };
     static readonly Param[] parameters =
     {
-        new Param(600, Dtype.F32, "embedding"), new Param(1, Dtype.F32, "bias"),
+        new Param(600, Dtype.F32, "embedding", shape: new long[] { 20, 30 }), new Param(1, Dtype.F32, "bias"),
         new Param(1000, Dtype.F32, "weight"), new Param(0, Dtype.F32, "none")
     };
 
@@ -103,7 +103,14 @@ static class ShardTests
                 }
                 reducer.Finish();
                 result.Add((float)reducer.ClipNorm(1.5));
-                for (int p = 0; p < gradients.Length; ++p) Update(shard.Piece(p, anyStream), momentum[p]);
+                for (int p = 0; p < gradients.Length; ++p)
+                {
+                    Piece piece = shard.Piece(p, anyStream);
+                    Shard.Part planned = shard.Plan(p)[each.world.Rank];
+                    Suite.Equal(piece.Offset, planned.Offset, "the plan's offset");
+                    Suite.Equal(piece.Count, planned.Count, "the plan's count");
+                    Update(piece, momentum[p]);
+                }
                 shard.Updated(anyStream);
             }
             Gather(shard, result);
@@ -325,6 +332,9 @@ static class ShardTests
                 "Gather: unit is 7, which no parameter has");
             Invalid(() => shard.Parameter(4), "Parameter: index is 4");
             Invalid(() => shard.Piece(-1), "Piece: index is -1");
+            Invalid(() => shard.Plan(-1), "Plan: index is -1");
+            Param odd = new Param(5, Dtype.F32, "w", shape: new long[] { 2, 3 });
+            Invalid(() => new Shard(each.world, new[] { odd }).Dispose(), "(w) cannot have the shape (2, 3): it has 5");
             Invalid(() => shard.Set(4, new float[1]), "Set: index is 4");
             Invalid(() => shard.Set(1, (float[])null), "Set: values is null");
             Invalid(() => shard.Set(2, new float[2]), "weight", "2", "1000");
@@ -567,6 +577,7 @@ static class ShardTests
             for (int p = 0; p < parameters.Length; ++p) shard.Set(p, Drawn(0, p));
             StepAll(shard, optimizer, 1, 2);
             shard.Save(file, optimizer);
+            Suite.Check(File.ReadAllText(file).Contains("\"shape\":[20,30]"), "the file has the shape");
             saved = Gathered(shard);
             StepAll(shard, optimizer, 3, Steps);
             ended = Gathered(shard);

@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.dirname(__file__))
 import dt
 from ranks import run_ranks
 
-PARAMS = [dt.Param(300, name="embedding"), dt.Param(7), dt.Param(0), dt.Param(130)]
+PARAMS = [dt.Param(300, name="embedding", shape=(30, 10)), dt.Param(7), dt.Param(0), dt.Param(130)]
 UNITS = [0, 0, 1, 1]
 
 
@@ -57,6 +57,7 @@ def train(comm, options, steps=3):
             for p in range(len(PARAMS)):
                 piece = shard.piece(p, stream=ANY_STREAM)
                 updated += piece.count
+                assert shard.plan(p)[comm.rank] == piece[:2]
                 if piece.count == 0:
                     assert piece.param is None and piece.grad is None
                     continue
@@ -231,9 +232,10 @@ class Shards(unittest.TestCase):
             tensors = tensors_of(path)
             for p, param in enumerate(PARAMS):
                 name = param.name or f"param.{p}"
-                self.assertEqual(tensors[name], ("F32", [param.count], saved[0][p]))
-                self.assertEqual(tensors[f"optimizer.exp_avg.{name}"][:2], ("F32", [param.count]))
-                self.assertEqual(tensors[f"optimizer.exp_avg_sq.{name}"][:2], ("F32", [param.count]))
+                shape = list(param.shape) or [param.count]
+                self.assertEqual(tensors[name], ("F32", shape, saved[0][p]))
+                self.assertEqual(tensors[f"optimizer.exp_avg.{name}"][:2], ("F32", shape))
+                self.assertEqual(tensors[f"optimizer.exp_avg_sq.{name}"][:2], ("F32", shape))
                 step = array.array("q", [param.count > 0])
                 self.assertEqual(tensors[f"optimizer.step.{name}"], ("I64", [1], step.tobytes()))
             try:
@@ -250,6 +252,9 @@ class Shards(unittest.TestCase):
         def body(_, comm):
             shard = dt.Shard(comm, [dt.Param(1)])
             optimizer = dt.Optimizer.sgd(shard)
+            with self.assertRaisesRegex(dt.InvalidArgumentError,
+                                        r"parameter 0 \(w\) cannot have the shape \(2, 3\): it has 5 elements"):
+                dt.Shard(comm, [dt.Param(5, name="w", shape=(2, 3))])
             with self.assertRaisesRegex(dt.SystemCallError,
                                         'Shard on comm "world": rank 0 .*: cannot make a file in "/nowhere": No such file'):
                 dt.Shard(comm, [dt.Param(1)], dt.ShardOptions(offload="/nowhere"))

@@ -3,7 +3,9 @@
 
 As a program: torch_shard_ranks.py check | bench, started by `dt run`."""
 
+import json
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -134,6 +136,7 @@ def check(comm):
     for make in (Nested, Recomputed, Normed, Queries, Complex, Scaled):
         check_as_ddp(comm, make)
     check_between_steps(comm)
+    check_export(comm)
     check_refused_optimizers(comm)
     check_stream_of_step(comm)
     check_writing(comm)
@@ -345,6 +348,27 @@ def check_between_steps(comm):
                 assert loss_of(one.model, tokens).item() == loss_of(other.model, tokens).item(), stage
             for each in (one, other):
                 each.model.close()
+
+
+def check_export(comm):
+    """What Shard.save() writes is the state of an ordinary module, shapes and names included."""
+    folder = comm.broadcast_object(tempfile.mkdtemp() if comm.rank == 0 else None)
+    path = os.path.join(folder, "model.safetensors")
+    trained = Sharded(Model(3), comm, stage=3)
+    trained.model.shard.save(path)
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = file.read()
+    del header["__metadata__"]
+    plain = Model(9)
+    plain.load_state_dict({name: torch.frombuffer(bytearray(data[slice(*each["data_offsets"])]), dtype=torch.float32)
+                           .reshape(each["shape"]) for name, each in header.items()})
+    tokens = next(batches(0))
+    assert abs(loss_of(plain, tokens).item() - loss_of(Model(3), tokens).item()) < 1e-6
+    trained.model.close()
+    comm.barrier()
+    if comm.rank == 0:
+        shutil.rmtree(folder)
 
 
 def check_refused_optimizers(comm):

@@ -60,8 +60,10 @@ void check_refused(const std::string& header, int64_t bytes, const std::string& 
 }  // namespace
 
 TEST_CASE("shard file: a plan is the layout that safetensors describes") {
-  const std::vector<Param> params = {param(3, Dtype::kBf16, "a \"b\""), param(5, Dtype::kF32, ""),
-                                     param(0, Dtype::kF32, "none"), param(2, Dtype::kF64, "wide")};
+  std::vector<Param> params = {param(3, Dtype::kBf16, "a \"b\""), param(5, Dtype::kF32, ""),
+                               param(0, Dtype::kF32, "none"), param(2, Dtype::kF64, "wide")};
+  params[0].shape = {1, 3};
+  params[3].shape = {2, 1, 1};
   const auto planned = plan_file(params, &kAdamW);
   REQUIRE(planned.ok());
   const FilePlan& plan = planned.value();
@@ -78,7 +80,10 @@ TEST_CASE("shard file: a plan is the layout that safetensors describes") {
   CHECK(header["none"]["shape"] == nlohmann::json::array({0}));
   CHECK(header["optimizer.exp_avg.a \"b\""]["dtype"] == "F32");
   CHECK(header["optimizer.exp_avg_sq.wide"]["dtype"] == "F64");
-  CHECK(header["optimizer.master.a \"b\""]["shape"] == nlohmann::json::array({3}));
+  CHECK(header["a \"b\""]["shape"] == nlohmann::json::array({1, 3}));
+  CHECK(header["optimizer.master.a \"b\""]["shape"] == nlohmann::json::array({1, 3}));
+  CHECK(header["optimizer.exp_avg.wide"]["shape"] == nlohmann::json::array({2, 1, 1}));
+  CHECK(header["optimizer.step.wide"]["shape"] == nlohmann::json::array({1}));
   CHECK(!header.contains("optimizer.master.wide"));
   CHECK(header["optimizer.step.none"]["shape"] == nlohmann::json::array({1}));
   CHECK(header["optimizer.step.none"]["dtype"] == "I64");

@@ -2,6 +2,7 @@
 package io.dt;
 
 import java.util.List;
+import java.util.stream.LongStream;
 
 /**
  * One parameter of a model, as a {@link Reducer} or a {@link Shard} knows it.
@@ -10,8 +11,21 @@ import java.util.List;
  * @param count elements
  * @param type of its gradient
  * @param uses calls of {@link Reducer#ready} in a step, each with a part of the gradient
+ * @param shape in the file of {@link Shard#save}; its product is the count; empty: one dimension
  */
-public record Param(String name, long count, DataType type, int uses) {
+public record Param(String name, long count, DataType type, int uses, List<Long> shape) {
+  /**
+   * One of one dimension.
+   *
+   * @param name for messages; may be empty
+   * @param count elements
+   * @param type of its gradient
+   * @param uses calls of {@link Reducer#ready} in a step, each with a part of the gradient
+   */
+  public Param(String name, long count, DataType type, int uses) {
+    this(name, count, type, uses, List.of());
+  }
+
   /**
    * One whose gradient is ready at once.
    *
@@ -23,12 +37,24 @@ public record Param(String name, long count, DataType type, int uses) {
     this(name, count, type, 1);
   }
 
+  /**
+   * The same with a shape.
+   *
+   * @param sizes of the dimensions, whose product is the count
+   * @return a new one
+   */
+  public Param withShape(long... sizes) {
+    return new Param(name, count, type, uses, LongStream.of(sizes).boxed().toList());
+  }
+
   /** In the order of Raw.reducer_create. */
   static void pack(String method, Packing packing, List<Param> params) {
     for (Param each : Checks.notNull(method, "params", params)) {
       Checks.notNull(method, "a parameter", each);
       packing.add(each.count).add(Checks.notNull(method, "type", each.type).number());
       packing.add(each.uses);
+      packing.add(Checks.notNull(method, "a parameter's shape", each.shape).size());
+      for (long size : each.shape) packing.add(size);
       packing.add(Checks.text(method, "a parameter's name", each.name));
     }
   }

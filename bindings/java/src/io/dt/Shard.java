@@ -6,6 +6,7 @@ import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.file.Path;
 import java.util.List;
+import java.util.stream.Stream;
 
 /**
  * Parameters in dt's memory, of which each rank updates its own pieces (ZeRO). Each step: {@link
@@ -26,6 +27,7 @@ import java.util.List;
 public final class Shard extends Handle {
   final List<Param> params;
   private final Reducer reducer;
+  private final int ranks;
 
   /**
    * Lays parameters out, and checks on all ranks that the model is the same. Collective.
@@ -47,6 +49,7 @@ public final class Shard extends Handle {
   public Shard(Comm comm, List<Param> params, ShardOptions options) {
     super(create(comm, params, options), Raw::shard_destroy);
     this.params = List.copyOf(params);
+    ranks = comm.size();
     reducer = new Reducer(call(Raw::shard_reducer), this.params, true);
   }
 
@@ -136,6 +139,25 @@ public final class Shard extends Handle {
         count,
         buffer("Shard.piece", param, bytes),
         bytes > 0 && gradient == 0 ? null : buffer("Shard.piece", gradient, bytes));
+  }
+
+  /**
+   * A part of a parameter.
+   *
+   * @param offset elements from the parameter's start
+   * @param count elements; 0: none
+   */
+  public record Part(long offset, long count) {}
+
+  /**
+   * Which part of a parameter each rank updates; the same on all ranks.
+   *
+   * @param index of the parameter
+   * @return one for each rank of the communicator
+   */
+  public List<Part> plan(int index) {
+    ByteBuffer packed = Packing.read(call(number -> Raw.shard_plan(number, index, ranks)));
+    return Stream.generate(() -> new Part(packed.getLong(), packed.getLong())).limit(ranks).toList();
   }
 
   /**

@@ -31,6 +31,7 @@ import io.dt.Tensor;
 import io.dt.UnsupportedException;
 import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
@@ -44,7 +45,7 @@ final class ShardTests {
   private static final int STEPS = 4;
   private static final List<Param> PARAMS =
       List.of(
-          new Param("embedding", 600, DataType.F32),
+          new Param("embedding", 600, DataType.F32).withShape(20, 30),
           new Param("bias", 1, DataType.F32),
           new Param("weight", 1000, DataType.F32),
           new Param("none", 0, DataType.F32));
@@ -131,6 +132,7 @@ final class ShardTests {
           FloatBuffer values = piece.param().asFloatBuffer();
           FloatBuffer gradient = piece.gradient().asFloatBuffer();
           equal((long) values.remaining(), piece.count());
+          equal(shard.plan(p).get(world.rank()), new Shard.Part(piece.offset(), piece.count()));
           PieceAddresses addresses = shard.pieceAddresses(p, ANY_STREAM);
           equal(addresses.offset(), piece.offset());
           equal(addresses.count(), piece.count());
@@ -306,6 +308,9 @@ final class ShardTests {
       thrown(refused, () -> shard.release(7), "Shard.release: unit is 7, which no parameter has");
       thrown(refused, () -> shard.parameter(4), "Shard.parameter: index is 4");
       thrown(refused, () -> shard.piece(-1), "Shard.piece: index is -1");
+      thrown(refused, () -> shard.plan(-1), "Shard.plan: index is -1");
+      List<Param> odd = List.of(new Param("w", 5, DataType.F32).withShape(2, 3));
+      thrown(refused, () -> new Shard(world, odd), "(w) cannot have the shape (2, 3): it has 5");
       thrown(refused, () -> shard.set(4, Tensor.of(new float[1])), "Shard.set: index is 4");
       thrown(refused, () -> shard.set(1, null), "Shard.set: values is null");
       thrown(refused, () -> shard.set(1, Tensor.of(new float[2])), "2 elements", "1 of F32");
@@ -533,6 +538,8 @@ final class ShardTests {
       setFirst(shard);
       steps(shard, optimizer, 1, 2);
       shard.save(file, optimizer);
+      String text = Files.readString(file, StandardCharsets.ISO_8859_1);
+      that(text.contains("\"shape\":[20,30]"), "the file has the shape");
       saved = gathered(shard);
       steps(shard, optimizer, 3, STEPS);
       ended = gathered(shard);
