@@ -48,6 +48,8 @@ class ShardedDataParallel(DistributedDataParallel):
       What belongs to none of them, or to several, is one more unit, gathered from the forward to the end of
       the backward pass. By default the elements of all ModuleLists and Sequentials. All ranks call the same
       ones in each step, as modules
+    reshard_after_forward: False: with stage 3 a unit's parameters keep their memory from its forward to its backward
+      pass, which gathers nothing then; for more memory a step moves two thirds of the bytes
     The rest is DistributedDataParallel's.
 
     A step: loss.backward(), then step(optimizer, rate) with an optimizer of dt's, as
@@ -66,12 +68,14 @@ class ShardedDataParallel(DistributedDataParallel):
     torch.utils.checkpoint needs use_reentrant=False; torch.compile() is for parts of units.
 
     After close(), or when it is forgotten, the parameters are not the module's any more. Keep their values
-    in gathered() before, if they are needed.
+    in gathered() before, if they are needed. Parameters without requires_grad stay the module's, whole on each rank.
     """
 
     def __init__(self, module: torch.nn.Module, comm: Comm, *, stage: int = 3,
                  units: Optional[Sequence[torch.nn.Module]] = None, prefetch: int = 1, shard_ranks: int = 0,
-                 offload: Optional[Union[str, "os.PathLike[str]"]] = None, **options: Any) -> None:
+                 offload: Optional[Union[str, "os.PathLike[str]"]] = None, reshard_after_forward: bool = True,
+                 **options: Any) -> None:
+        self._reshards = reshard_after_forward
         self._chosen = ShardOptions(stage, prefetch=prefetch, shard_ranks=shard_ranks, offload=offload)
         if stage == 3 and comm.on_gpu and options.get("find_unused_parameters"):
             raise unsupported(
@@ -274,7 +278,8 @@ class ShardedDataParallel(DistributedDataParallel):
             return tensor
 
         output = tree_map(prepared, output)
-        if not self._in_backward:  # else torch.utils.checkpoint computes again what backward() needs
+        # In the backward pass torch.utils.checkpoint computes again what that needs.
+        if not self._in_backward and (self._reshards or not torch.is_grad_enabled()):
             self._drop(unit)
         return output
 

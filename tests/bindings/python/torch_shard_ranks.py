@@ -115,6 +115,7 @@ def check(comm):
                               ("by the optimizer's step", {"by_wrapper": False}),
                               ("small buckets", {"bucket_cap_bytes": 5000, "prefetch": 2}),
                               ("in files", {"offload": tempfile.gettempdir()}),
+                              ("kept", {"reshard_after_forward": False}),
                               ("one unit", {"units": [], "prefetch": 0}), ("replicas", {"shard_ranks": 1})):
             trained = Sharded(Model(comm.rank), comm, stage=stage, **options)
             losses = [trained.step(tokens) for tokens, _ in zip(batches(comm.rank), range(STEPS))]
@@ -133,9 +134,10 @@ def check(comm):
     check_outside_the_passes(comm)
     check_accumulation(comm)
     check_unused(comm)
-    for make in (Nested, Recomputed, Normed, Queries, Complex, Scaled):
+    for make in (Nested, Recomputed, Normed, Queries, Complex, Scaled, Adapted):
         check_as_ddp(comm, make)
     check_between_steps(comm)
+    check_kept(comm)
     check_export(comm)
     check_refused_optimizers(comm)
     check_stream_of_step(comm)
@@ -305,6 +307,39 @@ class Scaled(torch.nn.Module):
 
     def forward(self, values):
         return self.layers[0](values) * self.scale + self.none.sum()
+
+
+class Adapted(torch.nn.Module):
+    """Frozen layers with trained ones between them, in one unit and in units of their own."""
+
+    def __init__(self):
+        super().__init__()
+        frozen, other = torch.nn.Linear(6, 6).requires_grad_(False), torch.nn.Linear(6, 6).requires_grad_(False)
+        self.layers = torch.nn.ModuleList([frozen, torch.nn.Sequential(other, torch.nn.Linear(6, 6)),
+                                           torch.nn.Linear(6, 6)])
+
+    def forward(self, values):
+        for layer in self.layers:
+            values = torch.tanh(layer(values))
+        return values
+
+
+def check_kept(comm):
+    """Without reshard_after_forward the backward pass gathers nothing; a pass without gradients keeps nothing."""
+    tokens = next(batches(0))
+    for reshards in (True, False):
+        model = dt.torch.ShardedDataParallel(Model(3), comm, stage=3, reshard_after_forward=reshards)
+        gather, units = model.shard.gather, []
+        model.shard.gather = lambda unit, stream=0: (units.append(unit), gather(unit, stream=stream))
+        loss = loss_of(model, tokens)
+        units.clear()
+        loss.backward()
+        assert units == ([3, 2, 1] if reshards else []), units
+        model.updated()
+        with torch.no_grad():
+            model(tokens)
+        assert all(torch.isnan(each).all() for each in model.module.parameters())
+        model.close()
 
 
 def check_as_ddp(comm, make):
