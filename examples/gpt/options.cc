@@ -100,10 +100,11 @@ void add_options(CLI::App* app, Options* out, std::string* device, bool* untied)
   app->add_option("--outer-format", out->outer_format, "What travels between groups")
       ->check(CLI::IsMember({"f32", "bf16", "8bit", "4bit"}))
       ->needs(outer);
-  app->add_option("--checkpoint", out->checkpoint,
-                  "File that rank 0 replaces each time groups have come together, and from which "
-                  "a job that is started again goes on; all ranks read it")
-      ->needs(outer);
+  app->add_option(
+      "--checkpoint", out->checkpoint,
+      "Where a job that is started again goes on, on a disk of all ranks. With --outer a "
+      "file, replaced each time groups have come together; with --zero FILE.STEP, each "
+      "--interval steps in place of the one before");
   app->add_flag("--quiet", out->quiet, "Print errors only");
 }
 
@@ -160,7 +161,9 @@ std::string check_batch(int64_t batch, int64_t world_size, int64_t passes) {
 std::string check_outer(const Options& options, bool is_gpu, int64_t world_size) {
   if (options.outer == 0) {
     if (options.checkpoint.empty()) return {};
-    return "--checkpoint saves when groups come together; give --outer a number of steps";
+    if (options.apart) return "--apart has ranks that share nothing; leave --checkpoint out";
+    if (options.zero) return {};
+    return "--checkpoint needs shards (--zero 0 to 3) or groups that come together (--outer)";
   }
   if (is_gpu) return "--outer is for host memory only; use --device cpu, or leave it out";
   if (options.zero) return "--outer has no shards in this program; leave --zero out";

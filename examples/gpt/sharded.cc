@@ -63,7 +63,9 @@ std::vector<dt::Param> params_of(const Network& network, Precision precision) {
   const dt_dtype dtype = precision == Precision::kBf16 ? DT_BF16 : DT_F32;
   std::vector<dt::Param> params;
   for (const Parameter& parameter : network.layout()) {
-    params.push_back({parameter.count, dtype, parameter.name});
+    dt::Param& param = params.emplace_back();
+    param = {parameter.count, dtype, parameter.name};
+    if (parameter.rows > 0) param.shape = {parameter.rows, parameter.count / parameter.rows};
   }
   return params;
 }

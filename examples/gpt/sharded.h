@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <dt/dt.hpp>
+#include <string>
 #include <vector>
 
 #include "network.h"
@@ -21,6 +22,10 @@ class ShardedParameters final : public ParameterSource {
   dt::Reducer& reducer() { return shard_.reducer(); }
   /// Updates what this rank keeps, and begins to send it. Collective.
   void step(double rate) { optimizer_.step(rate, device_.stream()); }
+
+  /// Everything that training needs to go on, in one file. Collective.
+  void save(const std::string& path) { shard_.save(path, optimizer_); }
+  void load(const std::string& path) { shard_.load(path, optimizer_); }
 
   void enter(int unit) override { shard_.gather(unit, device_.stream()); }
   void leave(int unit) override { shard_.release(unit, device_.stream()); }

@@ -121,26 +121,63 @@ void Trainer::make_outer() {
   outer_.emplace(*across, params, outer);
 }
 
-/// Goes on where a former attempt has saved. Rank 0, which writes the file, knows whether there is
-/// one.
+/// Goes on where a former attempt has saved. Rank 0, which removes files, knows what there is.
 void Trainer::resume() {
-  int64_t found = 0;
-  if (place_.rank == 0) found = std::filesystem::exists(options_.checkpoint) ? 1 : 0;
-  comm_.broadcast({&found, 1}, 0);
-  if (found == 0) return;
-  outer_->load(options_.checkpoint);
-  first_step_ = step_ = interval_step_ = outer_->steps();
+  if (place_.rank == 0) job_->store_set(key("resume"), std::to_string(newest_checkpoint()));
+  const int64_t found = std::stoll(job_->store_get(key("resume")));
+  if (found < 0) return;
+  if (outer_) {
+    outer_->load(options_.checkpoint);
+    step_ = outer_->steps();
+  } else {
+    sharded_->load(checkpoint_of(found));
+    step_ = saved_step_ = found;
+  }
+  first_step_ = interval_step_ = step_;
   say("resumed at step " + std::to_string(step_));
 }
 
-/// Where groups have come together: true if the job is to stop here, because `dt run` was told to,
-/// or because it takes back a node.
+/// An outer optimizer's file has the step inside, that of a shard in its name.
+std::string Trainer::checkpoint_of(int64_t step) const {
+  return outer_ ? options_.checkpoint : options_.checkpoint + "." + std::to_string(step);
+}
+
+/// Its step, or with an outer optimizer 0; -1: there is none.
+int64_t Trainer::newest_checkpoint() const {
+  if (outer_) return std::filesystem::exists(options_.checkpoint) ? 0 : -1;
+  const std::filesystem::path path = std::filesystem::absolute(options_.checkpoint);
+  const std::string begin = path.filename().string() + ".";
+  int64_t newest = -1;
+  for (const auto& entry : std::filesystem::directory_iterator(path.parent_path())) {
+    const std::string name = entry.path().filename().string();
+    if (name.size() <= begin.size() || name.size() > begin.size() + 15 ||
+        name.compare(0, begin.size(), begin) != 0 ||
+        name.find_first_not_of("0123456789", begin.size()) != std::string::npos) {
+      continue;  // of something else, or cut short
+    }
+    newest = std::max<int64_t>(newest, std::stoll(name.substr(begin.size())));
+  }
+  return newest;
+}
+
+void Trainer::save() {
+  if (outer_) {
+    if (place_.rank == 0) outer_->save(options_.checkpoint);
+    return;
+  }
+  sharded_->save(checkpoint_of(step_));  // whole, when it has that name
+  if (place_.rank == 0 && saved_step_ < step_) std::filesystem::remove(checkpoint_of(saved_step_));
+  saved_step_ = step_;
+}
+
+/// Where groups have come together, or between two intervals: true if the job is to stop here,
+/// because `dt run` was told to, or because it takes back a node.
 bool Trainer::save_and_ask() {
   flush_loss_log();  // never behind the checkpoint
-  if (place_.rank == 0 && step_ > first_step_) outer_->save(options_.checkpoint);
+  if (step_ > first_step_) save();
   if (!job_->stop_requested()) return false;
   say("stopped after step " + std::to_string(step_) + "; started again, the job goes on from " +
-      options_.checkpoint);
+      checkpoint_of(step_));
   return true;
 }
 
@@ -172,7 +209,7 @@ void Trainer::run() {
     // Reading waits for the GPU; without a log it goes on undisturbed between two lines.
     if (is_shown || !options_.loss_log.empty()) read_loss();
     if (is_shown) print_interval();
-    if (met_ && !options_.checkpoint.empty() && save_and_ask()) return;
+    if ((outer_ ? met_ : is_shown) && !options_.checkpoint.empty() && save_and_ask()) return;
   }
   flush_loss_log();
   if (outer_ && step_ > first_step_) {

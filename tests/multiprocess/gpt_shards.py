@@ -4,12 +4,15 @@
 
 With 2 and 4 ranks the losses of all stages and of three sizes of buckets have the same digits, and the parameters
 have the same bits at the end. This also holds with several backward passes, clipping, a head of its own, gradients
-that travel as bf16, PowerSGD, and files instead of memory. Without shards the losses are nearly these. A rank's memory falls from stage to
-stage by what the formula says.
+that travel as bf16, PowerSGD, and files instead of memory. Without shards the losses are nearly these. A job that is
+stopped goes on with the same digits, on the same number of ranks and on another, in another stage. A rank's memory
+falls from stage to stage by what the formula says.
 """
 import csv
 import os
+import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -87,6 +90,45 @@ def check_offload(training):
             sys.exit(f"files are left: {os.listdir(folder)}")
 
 
+def check_resume(dt, gpt, texts):
+    """The log of a job that is stopped after some step, and started again, is that of one that is not."""
+    def command(world, folder, *options):
+        return [dt, "run", "-n", str(world), gpt, *MODEL[:-1], "40", "--interval", "2",
+                "--checkpoint", os.path.join(folder, "model"), "--loss-log", os.path.join(folder, "loss.csv"),
+                *options, *texts]
+
+    def log(folder):
+        return pathlib.Path(folder, "loss.csv").read_text(encoding="utf-8").splitlines()
+
+    with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as folder:
+        subprocess.run(command(2, whole, "--zero", "0"), check=True, capture_output=True, timeout=LIMIT_S)
+        wanted = log(whole)
+        with subprocess.Popen(command(2, folder, "--zero", "3"), stdout=subprocess.PIPE, text=True) as run:
+            for line in run.stdout:
+                if "step 6/40" in line:
+                    run.terminate()
+            if run.wait(LIMIT_S) != 0:
+                sys.exit(f"the stopped job ended with {run.returncode}")
+        done = log(folder)
+        [left] = [name for name in os.listdir(folder) if name.startswith("model")]
+        if not 7 <= len(done) < 41 or left != f"model.{len(done) - 1}" or done != wanted[:len(done)]:
+            sys.exit(f"stopped: {left}\n{done}\n{wanted}")
+        pathlib.Path(folder, "model.99.partial").touch()  # as a rank that was killed leaves it
+        for world, options in ((4, ("--zero", "1")), (2, ("--zero", "2"))):
+            again = tempfile.mkdtemp(dir=whole)
+            for name in (left, "loss.csv", "model.99.partial"):
+                shutil.copy(os.path.join(folder, name), again)
+            text = subprocess.run(command(world, again, *options), check=True, capture_output=True, text=True,
+                                  timeout=LIMIT_S).stdout
+            if f"resumed at step {len(done) - 1}" not in text:
+                sys.exit(f"it did not resume\n{text}")
+            found = log(again)
+            near = all(abs(float(a.split(",")[1]) / float(b.split(",")[1]) - 1) < TOLERANCE
+                       for a, b in zip(found[1:], wanted[1:]))
+            if len(found) != 41 or not near or (world == 2 and found != wanted):
+                sys.exit(f"{world} ranks, {options}: not as in one go\n{found}\n{wanted}")
+
+
 def check_memory(arguments):
     memory = []
     for stage in range(4):
@@ -108,6 +150,7 @@ def main():
     dt, gpt, *texts = sys.argv[1:]
     check_bits(Training(dt, gpt, texts))
     check_offload(Training(dt, gpt, texts))
+    check_resume(dt, gpt, texts)
     check_memory((dt, gpt, texts))
 
 

@@ -151,7 +151,14 @@ TEST_CASE("groups that come together must be of one size, and meet in host memor
   CHECK(check_outer(options, true, 4).empty());
   options.checkpoint = "file";
   CHECK(check_outer(options, false, 4) ==
-        "--checkpoint saves when groups come together; give --outer a number of steps");
+        "--checkpoint needs shards (--zero 0 to 3) or groups that come together (--outer)");
+  options.apart = true;
+  CHECK(check_outer(options, false, 4) ==
+        "--apart has ranks that share nothing; leave --checkpoint out");
+  options.apart = false;
+  options.zero = 3;
+  CHECK(check_outer(options, true, 4).empty());
+  options.zero.reset();
   options.outer = 5;
   CHECK(check_outer(options, true, 4).find("--outer is for host memory only") == 0);
   CHECK(check_outer(options, false, 4) ==
