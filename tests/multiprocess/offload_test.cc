@@ -27,7 +27,7 @@ constexpr double kRate = 0.01;
 const std::vector<dt_param> kParams = {{700, "embedding", DT_F32, 0},
                                        {9, "scale", DT_F64, 0},
                                        {0, "nothing", DT_F32, 0},
-                                       {300, "projection", DT_BF16, 0},
+                                       {300, "projection", DT_F16, 0},
                                        {5'000, "large", DT_BF16, 0}};
 constexpr int64_t kStateBytes = 8 * 700 + 16 * 9 + 12 * 5'300;  // of AdamW, of all ranks
 constexpr int64_t kPieceBytes = 4 * 700 + 8 * 9 + 2 * 5'300;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // AdamW and SGD over shards, beside a loop over whole parameters in f64.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -19,7 +20,13 @@ constexpr double kRate = 0.01;
 double element(dt_dtype dtype, const void* data, int64_t i) {
   if (dtype == DT_F64) return static_cast<const double*>(data)[i];
   if (dtype == DT_F32) return static_cast<double>(static_cast<const float*>(data)[i]);
-  const uint32_t bits = uint32_t{static_cast<const uint16_t*>(data)[i]} << 16;
+  const uint16_t half = static_cast<const uint16_t*>(data)[i];
+  if (dtype == DT_F16) {
+    const int exponent = half >> 10 & 31;
+    const int mantissa = (half & 0x3ff) + (exponent > 0 ? 1024 : 0);
+    return std::ldexp(half >> 15 != 0 ? -mantissa : mantissa, std::max(exponent, 1) - 25);
+  }
+  const uint32_t bits = uint32_t{half} << 16;
   float value;
   std::memcpy(&value, &bits, sizeof value);
   return static_cast<double>(value);
@@ -28,7 +35,7 @@ double element(dt_dtype dtype, const void* data, int64_t i) {
 const std::vector<dt_param> kParams = {{700, "embedding", DT_F32, 0},
                                        {9, nullptr, DT_F64, 0},
                                        {0, nullptr, DT_F32, 0},
-                                       {300, "projection", DT_BF16, 0},
+                                       {300, "projection", DT_F16, 0},
                                        {5'000, "large", DT_BF16, 0}};
 constexpr double kDecays[] = {0.1, 0, 0, 0.05, 0.1};
 
@@ -125,7 +132,10 @@ dt_status train(const Rank& rank, const Way& way, int32_t stage, int64_t bucket_
     for (int64_t i = 0; i < param.count; ++i) {
       const double found = element(param.dtype, values, i);
       const double wanted = by_hand(way, p, i);
-      const double error = param.dtype == DT_BF16 ? 0.005 : param.dtype == DT_F32 ? 2e-6 : 1e-12;
+      const double error = param.dtype == DT_BF16  ? 0.005
+                           : param.dtype == DT_F16 ? 0.0006
+                           : param.dtype == DT_F32 ? 2e-6
+                                                   : 1e-12;
       if (std::abs(found - wanted) > error * std::max(1.0, std::abs(wanted))) {
         fprintf(stderr, "#%d: element %lld is %.9g, not %.9g\n", p, static_cast<long long>(i),
                 found, wanted);
