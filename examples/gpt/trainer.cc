@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <stdexcept>
 #include <utility>
 
@@ -29,14 +30,17 @@ dt_wire wire_of(const std::string& name) {
 }
 
 /// Of this process, pages of several processes divided among them: shards lie in shared memory.
-int64_t memory_bytes() {
+/// Without files, those of programs among them, whose pages any other process may share or leave.
+int64_t memory_bytes(bool with_files) {
   std::ifstream file("/proc/self/smaps_rollup");
-  std::string word;
-  while (file >> word) {
-    int64_t kib = 0;
-    if (word == "Pss:" && file >> kib) return kib * 1024;
+  std::map<std::string, int64_t> kib;
+  for (std::string word; file >> word;) {
+    if (word.rfind("Pss", 0) == 0) file >> kib[word];
   }
-  throw std::runtime_error("--memory needs /proc/self/smaps_rollup, which this kernel lacks");
+  if (kib.count("Pss_Anon:") == 0) {
+    throw std::runtime_error("--memory needs /proc/self/smaps_rollup of Linux 5.4 or newer");
+  }
+  return (with_files ? kib["Pss:"] : kib["Pss_Anon:"] + kib["Pss_Shmem:"]) * 1024;
 }
 
 const char* name_of(Precision precision) { return precision == Precision::kBf16 ? "bf16" : "f32"; }
@@ -264,14 +268,17 @@ void Trainer::train_step() {
 
 /// The memory in use: on a GPU by all processes, else by this one.
 int64_t Trainer::taken_bytes() const {
-  return device_->is_gpu() ? device_->taken_bytes() : memory_bytes();
+  return device_->is_gpu() ? device_->taken_bytes() : memory_bytes(!options_.offload.empty());
 }
 
-/// In the last step, with each matrix: the kernel takes a millisecond to add the pages up.
+/// In the last step, with each matrix: the kernel takes a millisecond to add the pages up. On the
+/// host all ranks look at one time, since a page counts the more the fewer of them have touched it.
 void Trainer::measure_memory(int parameter) {
   if (!options_.memory || step_ + 1 < options_.steps) return;
   if (network_->layout()[static_cast<size_t>(parameter)].rows == 0) return;
+  if (!device_->is_gpu()) comm_.barrier();
   most_memory_ = std::max(most_memory_, taken_bytes());
+  if (!device_->is_gpu()) comm_.barrier();
 }
 
 /// Collective: the mean over the global batch.
