@@ -102,9 +102,9 @@ void add_options(CLI::App* app, Options* out, std::string* device, bool* untied)
       ->needs(outer);
   app->add_option(
       "--checkpoint", out->checkpoint,
-      "Where a job that is started again goes on, on a disk of all ranks. With --outer a "
-      "file, replaced each time groups have come together; with --zero FILE.STEP, each "
-      "--interval steps in place of the one before");
+      "What is saved, and what a job that is started again goes on from, on a disk that all ranks "
+      "share. With --outer a file that is replaced each time groups have come together; with "
+      "--zero FILE.STEP, each --interval steps in place of the one before");
   app->add_flag("--quiet", out->quiet, "Print errors only");
 }
 

@@ -38,7 +38,7 @@ struct Options {
   int64_t group = 1;            // ranks of such a group
   int64_t outer_delay = 0;      // steps that go on while they do
   std::string outer_format = "f32";  // what travels then
-  std::string checkpoint;            // file of what they then have; empty: none
+  std::string checkpoint;            // what is saved and gone on from, see --help; empty: none
   bool quiet = false;
   std::vector<std::string> files;  // empty: default_files()
 };

@@ -61,10 +61,11 @@ Trainer::Trainer(const Options& options, dt::Job* job, std::unique_ptr<Device> d
   if (!error.empty()) throw std::runtime_error(error);
   compare_settings();
   if (options_.memory) {
-    // Ranks of one GPU see what all of them have: none may have a network yet.
-    if (device_->is_gpu()) comm_.host().barrier();
+    // Ranks of one GPU, or of one memory, see what all of them have: none may have a network yet.
+    dt::Comm host = comm_.host();
+    host.barrier();
     first_memory_ = taken_bytes();
-    if (device_->is_gpu()) comm_.host().barrier();
+    host.barrier();
   }
   network_ = std::make_unique<Network>(device_.get(), options_.shape, part_batch_);
   norm_ = static_cast<float*>(device_->allocate(sizeof(float)));
@@ -127,7 +128,15 @@ void Trainer::make_outer() {
 
 /// Goes on where a former attempt has saved. Rank 0, which removes files, knows what there is.
 void Trainer::resume() {
-  if (place_.rank == 0) job_->store_set(key("resume"), std::to_string(newest_checkpoint()));
+  if (place_.rank == 0) {
+    int64_t newest = -1;
+    if (outer_) {
+      newest = std::filesystem::exists(options_.checkpoint) ? 0 : -1;
+    } else {
+      for (const int64_t step : saved_steps()) newest = std::max(newest, step);
+    }
+    job_->store_set(key("resume"), std::to_string(newest));
+  }
   const int64_t found = std::stoll(job_->store_get(key("resume")));
   if (found < 0) return;
   if (outer_) {
@@ -135,7 +144,7 @@ void Trainer::resume() {
     step_ = outer_->steps();
   } else {
     sharded_->load(checkpoint_of(found));
-    step_ = saved_step_ = found;
+    step_ = found;
   }
   first_step_ = interval_step_ = step_;
   say("resumed at step " + std::to_string(step_));
@@ -146,22 +155,27 @@ std::string Trainer::checkpoint_of(int64_t step) const {
   return outer_ ? options_.checkpoint : options_.checkpoint + "." + std::to_string(step);
 }
 
-/// Its step, or with an outer optimizer 0; -1: there is none.
-int64_t Trainer::newest_checkpoint() const {
-  if (outer_) return std::filesystem::exists(options_.checkpoint) ? 0 : -1;
-  const std::filesystem::path path = std::filesystem::absolute(options_.checkpoint);
+/// Of shards: the steps that there are checkpoints of.
+std::vector<int64_t> Trainer::saved_steps() const {
+  namespace fs = std::filesystem;
+  const fs::path path = fs::absolute(options_.checkpoint);
   const std::string begin = path.filename().string() + ".";
-  int64_t newest = -1;
-  for (const auto& entry : std::filesystem::directory_iterator(path.parent_path())) {
-    const std::string name = entry.path().filename().string();
-    if (name.size() <= begin.size() || name.size() > begin.size() + 15 ||
-        name.compare(0, begin.size(), begin) != 0 ||
-        name.find_first_not_of("0123456789", begin.size()) != std::string::npos) {
-      continue;  // of something else, or cut short
-    }
-    newest = std::max<int64_t>(newest, std::stoll(name.substr(begin.size())));
+  std::error_code error;
+  std::vector<int64_t> steps;
+  for (fs::directory_iterator at(path.parent_path(), error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (name.compare(0, begin.size(), begin) != 0) continue;
+    const int64_t step = std::atoll(name.c_str() + begin.size());
+    std::error_code gone;
+    if (name != begin + std::to_string(step) || !at->is_regular_file(gone)) continue;
+    steps.push_back(step);
   }
-  return newest;
+  if (error) {
+    throw std::runtime_error("cannot read the folder " + path.parent_path().string() + ": " +
+                             error.message() + "; name a file in one that exists by --checkpoint");
+  }
+  return steps;
 }
 
 void Trainer::save() {
@@ -170,8 +184,11 @@ void Trainer::save() {
     return;
   }
   sharded_->save(checkpoint_of(step_));  // whole, when it has that name
-  if (place_.rank == 0 && saved_step_ < step_) std::filesystem::remove(checkpoint_of(saved_step_));
-  saved_step_ = step_;
+  if (place_.rank != 0) return;
+  std::error_code stays;  // then it only takes room
+  for (const int64_t step : saved_steps()) {
+    if (step < step_) std::filesystem::remove(checkpoint_of(step), stays);
+  }
 }
 
 /// Where groups have come together, or between two intervals: true if the job is to stop here,
@@ -180,8 +197,8 @@ bool Trainer::save_and_ask() {
   flush_loss_log();  // never behind the checkpoint
   if (step_ > first_step_) save();
   if (!job_->stop_requested()) return false;
-  say("stopped after step " + std::to_string(step_) + "; started again, the job goes on from " +
-      checkpoint_of(step_));
+  say("stopped after step " + std::to_string(step_) + "; started again, the job " +
+      (step_ > 0 ? "goes on from " + checkpoint_of(step_) : "begins"));
   return true;
 }
 
@@ -223,7 +240,7 @@ void Trainer::run() {
   }
   comm_.check();
   if (!options_.apart) compare_parameters();
-  if (options_.memory) print_memory();
+  if (options_.memory && step_ > first_step_) print_memory();
 }
 
 /// Rank r of W takes sequences [r, r + 1) * batch / W of the step's batch, so all ranks together

@@ -42,7 +42,7 @@ class Trainer {
   void make_outer();
   void resume();
   std::string checkpoint_of(int64_t step) const;
-  int64_t newest_checkpoint() const;
+  std::vector<int64_t> saved_steps() const;
   void save();
   bool save_and_ask();
   void train_step();
@@ -74,7 +74,6 @@ class Trainer {
   int64_t first_memory_ = 0, most_memory_ = 0;  // bytes: without a network, and in the last step
   int64_t step_ = 0;                            // done
   int64_t first_step_ = 0;                      // done by a former attempt
-  int64_t saved_step_ = 0;                      // of the last checkpoint, with shards
   bool met_ = false;                            // groups have come together in the last step
   std::vector<double> losses_;
   std::unique_ptr<std::FILE, CloseFile> loss_log_;

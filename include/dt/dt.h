@@ -2128,8 +2128,8 @@ typedef struct dt_shard_options {
                                           has in the file of dt_shard_save(); 0: one, of all its
                                           elements. Borrowed during the call, like the next; NULL:
                                           all 0 */
-  const int64_t* shapes;             /**< [sum of dims] the sizes of these dimensions, those of one
-                                          parameter behind those of the other; their product is its
+  const int64_t* shapes;             /**< [sum of dims] the sizes of these dimensions, in the order
+                                          of the parameters; the product of a parameter's is its
                                           count */
 } dt_shard_options;
 
@@ -2266,8 +2266,8 @@ DT_API dt_status dt_shard_piece(dt_shard* shard, int32_t index, dt_stream stream
 
 /**
  * Which part of a parameter each rank updates, as the plan has it: a function of the parameters'
- * counts, dtypes, granules and units, dt_reducer_options.order and bucket_cap_bytes, and the number
- * of ranks, so every rank finds the same.
+ * counts, dtypes, granules and units, dt_reducer_options.order and bucket_cap_bytes, the number of
+ * ranks, shard_ranks, and whether the stage is 0. So every rank finds the same.
  * @param shard       the handle.
  * @param index       of the parameter.
  * @param out_offsets [size of the communicator] gives elements from the parameter's start. Pieces lie
@@ -2352,10 +2352,9 @@ DT_API dt_status dt_shard_release(dt_shard* shard, int32_t unit, dt_stream strea
  * that is killed, leaves the older file as it was, or has put the new one, whole, in its place; the
  * next save overwrites what is left behind.
  * Tensors have the shapes of dt_shard_options. Their names are dt_param.name or "param.<index>";
- * those of the state
- * "optimizer.exp_avg.<name>", "optimizer.exp_avg_sq.<name>", "optimizer.momentum_buffer.<name>",
- * "optimizer.master.<name>" for the f32 values of DT_F16 and DT_BF16, and "optimizer.step.<name>",
- * the number of steps of the parameter.
+ * those of the state "optimizer.exp_avg.<name>", "optimizer.exp_avg_sq.<name>",
+ * "optimizer.momentum_buffer.<name>", "optimizer.master.<name>" for the f32 values of DT_F16 and
+ * DT_BF16, and "optimizer.step.<name>", the number of steps of the parameter.
  *
  * On GPUs it waits until the streams of the last dt_shard_updated() or dt_optimizer_step(), and of
  * each dt_shard_set() since then, have passed that call.

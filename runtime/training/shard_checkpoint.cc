@@ -161,8 +161,9 @@ class Saving {
   Status run() {
     const Status planned = plan();
     const auto digest = static_cast<int64_t>(xxh64(plan_.head.data(), plan_.head.size()));
-    DT_TRY(call_.agree_on({planned}, digest,
-                          "save different tensors; give an optimizer on all ranks, or on none"));
+    DT_TRY(call_.agree_on(
+        {planned}, digest,
+        "save different tensors; give an optimizer on all ranks or on none, and the same shapes"));
     int64_t stamp = INT64_MAX;
     DT_TRY(call_.agree({comm_.rank() == 0 ? make(&stamp) : Status()}, &stamp));
     DT_TRY(call_.agree(comm_.rank() == 0 ? FileOutcome() : find(stamp)));

@@ -114,7 +114,7 @@ std::vector<FileTensor> list_tensors(std::span<const Param> params,
   return tensors;
 }
 
-/// "3,4": that of its parameter, if it has the same elements.
+/// "3,4". A tensor with as many elements as its parameter has the same shape.
 std::string shape_of(const FileTensor& tensor, std::span<const Param> params) {
   const Param& param = params[static_cast<size_t>(tensor.param)];
   if (tensor.role == FileTensor::Role::kStep || tensor.count != param.count ||

@@ -34,7 +34,7 @@ inline float draw(int step, int32_t param, int64_t i) {
   return static_cast<float>(x >> 57) / 128.0F - 0.5F;
 }
 
-/// Of an element of draw(): nothing is rounded.
+/// An element of draw() as f16, which has it exactly.
 inline uint16_t f16_of(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);

@@ -210,7 +210,7 @@ TEST_CASE("a second SIGINT kills ranks that ignore the first") {
   REQUIRE(run.wait_for_output(" end", 2));
   const Watch watch(pids_in(run.out));
   run.send(SIGINT);
-  REQUIRE(run.wait_for_output("ignored", 2));  // two signals at once would be one
+  REQUIRE(run.wait_for_output("ignored", 2));  // a second one before would be lost
   run.send(SIGINT);
   CHECK(run.wait() == 128 + SIGINT);
   CHECK(run.err == "dt run: stopped by SIGINT: ranks 0-1 killed by SIGKILL\n");

@@ -375,7 +375,7 @@ TEST_CASE("a second SIGINT to an agent kills the ranks of all nodes") {
   nodes.start_all({}, run_program({"ignore-term"}));
   REQUIRE(all_ready(nodes));
   nodes[0].send(SIGINT);
-  REQUIRE(nodes[0].wait_for_output("ignored"));  // two signals at once would be one
+  REQUIRE(nodes[0].wait_for_output("ignored"));  // a second one before would be lost
   REQUIRE(nodes[1].wait_for_output("ignored", 2));
   nodes[0].send(SIGINT);
   for (size_t node = 0; node < 2; ++node) {

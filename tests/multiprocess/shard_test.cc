@@ -522,6 +522,8 @@ TEST_CASE("shard: in C++") {
     if (reducer.order() != std::vector<int32_t>{1, 0}) return DT_ERR_INTERNAL;
     for (const int32_t index : {0, 1}) {
       const dt_piece piece = shard.piece(index);
+      const std::pair<int64_t, int64_t> own(piece.offset, piece.count);
+      if (shard.plan(index).at(static_cast<size_t>(rank.rank)) != own) return DT_ERR_INTERNAL;
       for (int64_t i = 0; i < piece.count; ++i) {
         static_cast<double*>(piece.param)[i] += static_cast<double*>(piece.grad)[i];
       }

@@ -114,7 +114,7 @@ class Wheel(unittest.TestCase):
                 self.assertEqual(run.returncode, 1)
                 error = run.stderr.splitlines()[-1]
                 self.assertRegex(error, rf"ImportError: dt-runtime \d+\.\d+\.\d+ has no module for CPython "
-                                        rf"{platform.python_version()}: ")
+                                        rf"{re.escape(platform.python_version())}: ")
                 [named] = re.findall(r"Use CPython ([\d., ]+) \(", error)
                 self.assertEqual({"cp" + each.replace(".", "") for each in named.split(", ")}, others)
             run = python([sys.executable, "-m", "dt", "run", "-n", "2", "sh", "-c", "echo $DT_RANK of $DT_WORLD_SIZE"])

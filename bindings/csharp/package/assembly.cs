@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // assembly.exe IN OUT [standard]: writes an assembly of Mono's compiler as others expect it. The lines of its sources,
-// which lie beside it in Mono's own format (IN.mdb), are inside as a portable PDB; what differs from one compilation
+// which stand next to it in Mono's own format (IN.mdb), are inside as a portable PDB; what differs from one compilation
 // to the next is gone; and with `standard` it refers to .NET Standard 2.1 in place of Mono's own class library, so that
 // .NET Core 3.0 and later, and whatever else has that standard, load it.
 using System;
@@ -20,7 +20,7 @@ static class Assembly
         {
             if (args.Length > 2) ReferToStandard(module);
             AddLines(module, args[0] + ".mdb");
-            // The id of a module is random; it becomes what the rest says.
+            // The id of a module is random; it becomes a hash of the rest.
             module.Mvid = Guid.Empty;
             Write(module, args[1]);
             using (SHA256 hash = SHA256.Create())
@@ -73,10 +73,11 @@ static class Assembly
                     {
                         document = documents[name] = new Document(name) { Language = DocumentLanguage.CSharp };
                     }
+                    int begin = Math.Max(line.Column, 1);
                     method.DebugInformation.SequencePoints.Add(new SequencePoint(instruction, document)
                     {
-                        StartLine = line.Row, StartColumn = Math.Max(line.Column, 1),
-                        EndLine = Math.Max(line.EndRow, line.Row), EndColumn = Math.Max(line.EndColumn, line.Column + 1)
+                        StartLine = line.Row, StartColumn = begin,
+                        EndLine = Math.Max(line.EndRow, line.Row), EndColumn = Math.Max(line.EndColumn, begin + 1)
                     });
                 }
             }

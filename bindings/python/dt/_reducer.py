@@ -31,6 +31,7 @@ class Param:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", Dtype(self.dtype))
+        object.__setattr__(self, "shape", tuple(self.shape))
 
 
 class Wire(enum.IntEnum):

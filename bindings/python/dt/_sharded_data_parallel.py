@@ -69,6 +69,7 @@ class ShardedDataParallel(DistributedDataParallel):
 
     After close(), or when it is forgotten, the parameters are not the module's any more. Keep their values
     in gathered() before, if they are needed. Parameters without requires_grad stay the module's, whole on each rank.
+    shard.save() writes neither these nor buffers.
     """
 
     def __init__(self, module: torch.nn.Module, comm: Comm, *, stage: int = 3,

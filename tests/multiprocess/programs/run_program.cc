@@ -162,7 +162,7 @@ int count_interrupts() {
   return 0;
 }
 
-// Tells of each SIGINT and SIGTERM, and goes on.
+// Reports each SIGINT and SIGTERM, and goes on.
 [[noreturn]] void ignore_signals() {
   sigset_t set;
   sigemptyset(&set);

@@ -6,7 +6,7 @@ import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.file.Path;
 import java.util.List;
-import java.util.stream.Stream;
+import java.util.stream.IntStream;
 
 /**
  * Parameters in dt's memory, of which each rank updates its own pieces (ZeRO). Each step: {@link
@@ -157,7 +157,7 @@ public final class Shard extends Handle {
    */
   public List<Part> plan(int index) {
     ByteBuffer packed = Packing.read(call(number -> Raw.shard_plan(number, index, ranks)));
-    return Stream.generate(() -> new Part(packed.getLong(), packed.getLong())).limit(ranks).toList();
+    return IntStream.range(0, ranks).mapToObj(rank -> new Part(packed.getLong(), packed.getLong())).toList();
   }
 
   /**
