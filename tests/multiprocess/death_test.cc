@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "../sanitizers.h"
 #include "dt_run.h"
 #include "held_port.h"
 
@@ -25,7 +26,8 @@ using dt::test::Watch;
 
 namespace {
 
-constexpr int kNamedMs = 2000;  // what dt promises
+constexpr bool kSanitizer = dt::test::kThreadSanitizer || dt::test::kAddressSanitizer;
+constexpr int kNamedMs = kSanitizer ? 10'000 : 2'000;  // what dt promises: two seconds
 
 std::vector<std::string> shared_memory_files() {
   std::vector<std::string> files;

@@ -200,7 +200,8 @@ Bits train(int world_size, const Model& model) {
 
 TEST_CASE("shard: stages and bucket sizes end with the same bits, clipped by the same norm") {
   const unsigned seeds = dt::test::kThreadSanitizer ? 2 : 4;
-  for (const int world_size : {1, 2, 3, 4, 8}) {
+  for (const int world_size :
+       dt::test::kThreadSanitizer ? std::vector{2, 3, 8} : std::vector{1, 2, 3, 4, 8}) {
     for (unsigned seed = 0; seed < seeds; ++seed) {
       CAPTURE(world_size);
       CAPTURE(seed);

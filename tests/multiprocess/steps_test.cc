@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "../sanitizers.h"
 #include "drawn.h"
 #include "thread_ranks.h"
 
@@ -350,7 +351,8 @@ class Trainer {
 
 unsigned seeds() {
   const char* const asked = std::getenv("STEPS_SEEDS");
-  return asked != nullptr ? static_cast<unsigned>(std::strtoul(asked, nullptr, 10)) : 40;
+  if (asked != nullptr) return static_cast<unsigned>(std::strtoul(asked, nullptr, 10));
+  return dt::test::kThreadSanitizer ? 12 : 40;
 }
 
 }  // namespace

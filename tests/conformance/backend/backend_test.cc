@@ -68,7 +68,10 @@ constexpr Kind kReducing[] = {Kind::kAllreduce, Kind::kReduce, Kind::kReduceScat
 
 TEST_CASE("Backend: every collective gives the right elements wherever the buffers lie") {
   on_all([](Rank& rank) {
-    const int64_t counts[] = {0, 1, rank.size - 1, rank.size + 1, 63, 64, 65, 257, 2000, 5003};
+    std::vector<int64_t> counts = {0, rank.size + 1, 65, 5003};
+    if (!dt::test::kThreadSanitizer) {
+      for (const int64_t more : {1, rank.size - 1, 63, 64, 257, 2000}) counts.push_back(more);
+    }
     int32_t root = 0;
     for (const Kind kind : kMoving) {
       for (const int64_t count : counts) {
@@ -83,10 +86,12 @@ TEST_CASE("Backend: every collective gives the right elements wherever the buffe
 
 TEST_CASE("Backend: every dtype and reduction, small and large") {
   on_all([](Rank& rank) {
+    const auto counts =
+        dt::test::kThreadSanitizer ? std::vector<int64_t>{1501} : std::vector<int64_t>{7, 1501};
     for (int i = 0; i < dt::kDtypeCount; ++i) {
       const auto dtype = static_cast<Dtype>(i);
       for (const Placement placement : {Placement::kOrdinary, Placement::kShared}) {
-        for (const int64_t count : {7, 1501}) {
+        for (const int64_t count : counts) {
           check_collective(rank, Kind::kAllgather, dtype, ReduceOp::kSum, count, 0, placement);
           check_collective(rank, Kind::kBroadcast, dtype, ReduceOp::kSum, count, 0, placement);
         }
@@ -96,7 +101,7 @@ TEST_CASE("Backend: every dtype and reduction, small and large") {
         const auto op = static_cast<ReduceOp>(j);
         if (!dt::can_reduce(dtype, op) || !rank.backend->has_reduction(dtype, op)) continue;
         for (const Kind kind : kReducing) {
-          for (const int64_t count : {7, 1501}) {
+          for (const int64_t count : counts) {
             for (const Placement placement : {Placement::kOrdinary, Placement::kShared}) {
               check_collective(rank, kind, dtype, op, count, rank.size - 1, placement);
             }
@@ -279,7 +284,7 @@ TEST_CASE("Backend: interrupt fails what is queued and every later call, and kee
 
 TEST_CASE("Backend: memory is zeroed, aligned, checked, and comes back 1000 times") {
   on_all([](Rank& rank) {
-    for (int i = 0; i < 1000; ++i) {
+    for (int i = 0; i < (dt::test::kThreadSanitizer ? 100 : 1000); ++i) {
       const int64_t bytes = 1 + i * 37;
       auto memory = rank.backend->allocate(bytes);
       rank.expect_ok(memory.status(), "allocate");
