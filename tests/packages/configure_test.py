@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""configure_test.py MESON: a Meson project with packaging/dt.wrap configures and finds dt in the subproject, and this
-tree refuses to be installed into itself.
+"""configure_test.py MESON: a Meson project with packaging/dt.wrap configures and finds dt in the subproject, this tree
+refuses to be installed into itself, and what examples/quickstart.sh says to Meson configures.
 
 The subproject's folder is this tree, so nothing is fetched and nothing is built: that would compile dt again."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -46,6 +47,17 @@ class Configure(unittest.TestCase):
         targets = json.loads((folder / "build" / "meson-info" / "intro-targets.json").read_text(encoding="utf-8"))
         names = {target["name"] for target in targets}
         self.assertLessEqual({"hello", "dt", "dtcore"}, names)
+
+    def test_quickstart(self):
+        script = (ROOT / "examples" / "quickstart.sh").read_text(encoding="utf-8").replace("\\\n", "")
+        options = re.search(r"^ *meson setup \S+ \S+ (-D.*) >", script, re.MULTILINE)[1].split()
+        self.assertIn("-Dtests=disabled", options)
+        result = setup(self.folder, ROOT, *options)
+        self.assertEqual(result.returncode, 0, result.stdout)
+        targets = json.loads((self.folder / "build/meson-info/intro-targets.json").read_text(encoding="utf-8"))
+        names = {target["name"] for target in targets}
+        self.assertLessEqual({"fashion_mnist", "dt"}, names)
+        self.assertNotIn("test_main", names)
 
     def test_own_folder_is_no_prefix(self):
         result = setup(self.folder, ROOT, "--prefix", ROOT)
