@@ -266,7 +266,7 @@ run gpt_step_all_gpus bench "${no_gpu:-${no_nccl:-${no_second:-$no_gpt}}}" \
   "${both[@]}" "${all_gpus[@]}" "${model[@]}"
 # In shards of each stage, which end with equal parameters on all ranks.
 # shellcheck disable=SC2016  # for that shell
-stages=(sh -c 'for stage in 0 1 2 3 "2 --offload /dev/shm"; do
+stages=(sh -c 'for stage in 0 1 2 3 "2 --offload /dev/shm" "3 --offload /dev/shm"; do
   "$@" --memory --zero $stage || exit; done' sh)
 large=("$gpt" --device cuda --layers 12 --channels 768 --heads 12 --length 256 --batch 8
   --steps 30 --interval 15 "$root/tests/gpu.sh")

@@ -2122,8 +2122,11 @@ typedef struct dt_shard_options {
                                           gives no room in advance. On GPUs the host's processor
                                           updates the pieces, with the same bits, while they pass
                                           through its memory, and dt_optimizer_step() waits for
-                                          that; a directory in memory, as /dev/shm, keeps the state
-                                          there. It may differ between ranks. NULL: in memory */
+                                          that; with stage 3 the pieces are in the host's memory,
+                                          pinned, so that kernels reach them too, and
+                                          dt_shard_gather() brings them to the GPU; a directory in
+                                          memory, as /dev/shm, keeps the state there. It may differ
+                                          between ranks. NULL: in memory */
   const int32_t* dims;               /**< [count of parameters] in [0, 64]: how many dimensions each
                                           has in the file of dt_shard_save(); 0: one, of all its
                                           elements. Borrowed during the call, like the next; NULL:
@@ -2148,8 +2151,9 @@ typedef struct dt_piece {
   uint32_t reserved;    /**< zero */
   int64_t offset;       /**< elements from the parameter's start */
   int64_t count;        /**< elements; 0: this rank has none of the parameter */
-  void* param;          /**< [count] elements of the parameter, valid as long as the shard; NULL
-                             where count is 0 */
+  void* param;          /**< [count] elements of the parameter, valid as long as the shard; on GPUs
+                             in their memory, or as dt_shard_options.offload says; NULL where count
+                             is 0 */
   void* grad;           /**< [count] elements of the gradient, valid from dt_reducer_finish() to the
                              next step; NULL before the first, and where count is 0 */
 } dt_piece;

@@ -233,7 +233,9 @@ Status Optimizer::update_offloaded(const std::vector<int32_t>& indices, double r
     Follows follows = Follows::kNothing;
     int64_t begin = 0;  // elements of the piece
     int64_t count = 0;
+    char* param = nullptr;  // of these elements
   };
+  const bool in_pipe = !shard_->keeps_pieces_on_host();
   std::vector<DevicePipe::Part> parts;
   std::vector<Place> places;
   for (const int32_t index : indices) {
@@ -249,15 +251,16 @@ Status Optimizer::update_offloaded(const std::vector<int32_t>& indices, double r
       part.data = static_cast<char*>(piece.param) + begin * element;
       part.beside = static_cast<const char*>(piece.grad) + begin * element;
       part.bytes = count * element;
-      part.down = dtype == wide(dtype) || follows != Follows::kNothing;
-      part.up = true;
+      part.down = in_pipe && (dtype == wide(dtype) || follows != Follows::kNothing);
+      part.up = in_pipe;
       parts.push_back(part);
-      places.push_back({index, follows, begin, count});
+      places.push_back({index, follows, begin, count, static_cast<char*>(part.data)});
     }
   }
   return pipe_->run(parts, stream, [&](size_t part, char* param, char* gradient) {
     const Place& place = places[part];
-    update(place.index, place.follows, param, gradient, place.begin, place.count, rate);
+    char* const updated = in_pipe ? param : place.param;
+    update(place.index, place.follows, updated, gradient, place.begin, place.count, rate);
     return Status();
   });
 }

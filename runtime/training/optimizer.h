@@ -34,8 +34,8 @@ struct Sgd {
 ///
 /// On GPUs the state is there, and one kernel updates all parameters that a step treats alike.
 /// Lists of these are made once, and again where other parameters have a gradient. Where the shard
-/// offloads, the state is with the host, which updates what passes through it; then step() waits
-/// for the GPU.
+/// offloads, the state is with the host, which updates what passes through it, or in stage 3 the
+/// pieces where they lie; then step() waits for the GPU.
 ///
 /// Threads: those of the shard.
 class Optimizer {

@@ -83,11 +83,18 @@ Status Shard::allocate() {
 /// unusable directory is reported to all ranks here.
 Status Shard::obtain(int64_t bytes) {
   if (!options_.offload.empty()) {
-    const bool pieces = !whole_units() && marks_ == nullptr;
-    DT_TRY_VALUE(auto file, MappedMemory::create(pieces ? bytes : 0, options_.offload));
-    if (pieces) {
+    const bool on_disk = !whole_units() && marks_ == nullptr;
+    DT_TRY_VALUE(auto file, MappedMemory::create(on_disk ? bytes : 0, options_.offload));
+    if (on_disk) {
       file_ = std::move(file);
       memory_ = file_->data();
+      return {};
+    }
+    if (!whole_units()) {
+      DT_TRY_VALUE(memory_, device()->allocate_pinned(bytes));
+      pinned_ = std::shared_ptr<void>(
+          memory_, [runtime = device()](void* unused) { (void)runtime->release_pinned(unused); });
+      std::memset(memory_, 0, static_cast<size_t>(bytes));
       return {};
     }
   }
@@ -105,10 +112,11 @@ Shard::~Shard() {
   if ((last_ != nullptr && !ended()) || !await_written(Deadline::after_ms(kLastGatherMs))) {
     slabs_.leave();
     if (file_ != nullptr) file_->leave();
+    if (pinned_ != nullptr) comm_->backend().keep(std::move(pinned_));
     return;
   }
   for (Bucket& bucket : buckets_) slabs_.give(bucket.data);
-  if (file_ == nullptr) (void)comm_->backend().release(memory_);
+  if (file_ == nullptr && pinned_ == nullptr) (void)comm_->backend().release(memory_);
 }
 
 /// Whether the GPU has done with what was written. After a failure nobody knows.
@@ -304,7 +312,18 @@ Status Shard::begin_gather(size_t index, const Status& mine) {
     std::vector<MarkPtr> behind = written_;
     const auto& used = unused_[bucket.data];
     behind.insert(behind.end(), used.begin(), used.end());
-    gather.steps = steps_behind(std::move(behind));
+    std::function<Status(cuda::Stream)> bring_up;
+    if (pinned_ != nullptr) {
+      const int64_t element = dtype_bytes(layout.dtype);
+      char* const place = bucket.data + layout.cuts[static_cast<size_t>(rank)] * element;
+      gather.send = place;
+      if (const int64_t bytes = layout.part(rank) * element; bytes > 0) {
+        bring_up = [runtime = device(), place, from = bucket.own, bytes](cuda::Stream stream) {
+          return runtime->copy(place, from, bytes, stream);
+        };
+      }
+    }
+    gather.steps = steps_behind(std::move(behind), std::move(bring_up));
   } else if (!mine.ok()) {
     gather.withheld = std::make_shared<const std::string>(mine.message());
   }

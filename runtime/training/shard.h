@@ -35,6 +35,9 @@ namespace dt::training {
 /// Each replica, if there are several, gathers by itself: the reducer gave all of them the same
 /// gradients, so their optimizers end with the same parameters.
 ///
+/// On GPUs with `offload` the pieces of stage 3 are with the host, and a gather begins with their
+/// copy to where they lie among the others.
+///
 /// On GPUs nothing here waits for the GPU. Gathers are behind marks in the caller's streams: where
 /// pieces were written last, and, for memory that other units had, where these were used no longer.
 /// All gathers and reductions share one stream, which orders what they do with one memory.
@@ -48,7 +51,8 @@ class Shard {
     int32_t prefetch = 1;     ///< in stage 3: units that are gathered ahead of their use
     int32_t shard_ranks = 0;  ///< as in Reducer::Options
     /// Directory of the files that have an optimizer's state and, over host memory, the pieces in
-    /// stage 3. May differ between ranks. Empty: none.
+    /// stage 3; on GPUs these are then in pinned memory of the host. May differ between ranks.
+    /// Empty: none.
     std::string offload;
     Reducer::Options reducer;
   };
@@ -85,6 +89,8 @@ class Shard {
   int32_t stage() const { return options_.stage; }
   /// Empty: none.
   const std::string& offload() const { return options_.offload; }
+  /// Although the gathered parameters are on a GPU.
+  bool keeps_pieces_on_host() const { return pinned_ != nullptr; }
   /// The pieces of all parameters were written, and not by an optimizer.
   void changed() {
     for (int64_t& count : set_counts_) ++count;
@@ -148,7 +154,8 @@ class Shard {
   std::shared_ptr<Reducer> reducer_;
   std::shared_ptr<comm::Communicator> gathering_;  // what gathers go over
   void* memory_ = nullptr;              // of all parameters, or of this rank's parts of them
-  std::unique_ptr<MappedMemory> file_;  // what `memory_` is in; null: the communicator's
+  std::unique_ptr<MappedMemory> file_;  // what `memory_` is in; both null: the communicator's
+  std::shared_ptr<void> pinned_;        // likewise, of the host, while the shard is on a GPU
   Slabs slabs_;                         // in stage 3: of units that are gathered
   std::vector<Bucket> buckets_;         // as the reducer's
   std::vector<int32_t> last_order_;  // units as they were gathered between updated() and updated()

@@ -27,13 +27,15 @@ Result<MarkPtr> StreamMarks::set(cuda::Stream stream) {
   return mark;
 }
 
-std::shared_ptr<const collective::StreamSteps> steps_behind(std::vector<MarkPtr> marks) {
+std::shared_ptr<const collective::StreamSteps> steps_behind(
+    std::vector<MarkPtr> marks, std::function<Status(cuda::Stream)> before) {
   struct Steps : collective::StreamSteps {
     std::vector<MarkPtr> marks;
   };
   auto steps = std::make_shared<Steps>();
   for (const MarkPtr& mark : marks) steps->after.push_back(mark->event());
   steps->marks = std::move(marks);
+  steps->before = std::move(before);
   return steps;
 }
 

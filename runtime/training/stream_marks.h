@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -58,6 +59,8 @@ class StreamMarks {
 };
 
 /// What an operation waits for, which keeps the marks as long as it needs them.
-std::shared_ptr<const collective::StreamSteps> steps_behind(std::vector<MarkPtr> marks);
+/// @param before as in StreamSteps; may be empty
+std::shared_ptr<const collective::StreamSteps> steps_behind(
+    std::vector<MarkPtr> marks, std::function<Status(cuda::Stream)> before);
 
 }  // namespace dt::training

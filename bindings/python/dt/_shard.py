@@ -31,7 +31,8 @@ class ShardOptions:
     #: divisor of the communicator's size; 0: all ranks
     shard_ranks: int = 0
     #: Directory on a disk of this host: optimizers' state, and with stage 3 the rank's pieces of the parameters, lie
-    #: in files there, without a name. It may differ between ranks. Over host memory only. None: in memory
+    #: in files there, without a name. It may differ between ranks. On GPUs the host then updates the pieces, and
+    #: has them with stage 3, in pinned memory. None: in memory
     offload: Optional[Union[str, "os.PathLike[str]"]] = None
 
 

@@ -276,6 +276,8 @@ TEST_CASE("shard on GPUs: an optimizer's state with the host has the same bits")
           rank.expect(offloaded[p] == plain[p], format("stage %d, #%zu", stage, p));
         }
         ShardTrainer first(&rank, params, options);
+        rank.expect_ok(first.created(), "create");
+        rank.expect(first.shard().keeps_pieces_on_host() == (stage == 3), "where pieces are");
         const Status trained_first = first.train(2, stream);
         if (!trained_first.ok()) return rank.expect_ok(trained_first, "before");
         const std::string path = folder / format("%d", stage);
@@ -289,6 +291,65 @@ TEST_CASE("shard on GPUs: an optimizer's state with the host has the same bits")
     });
   }
   std::filesystem::remove_all(folder);
+}
+
+/// An optimizer of the caller's: the values after two steps in which kernels halve the pieces.
+Tensors halved(const GpuRank& rank, const std::string& offload) {
+  ShardTrainer::Options options = at_stage(3);
+  options.shard.offload = offload;
+  const auto params = ShardTrainer::model();
+  ShardTrainer trainer(&rank, params, options);
+  const cuda::Stream stream = rank.new_stream();
+  rank.expect_ok(trainer.created(), "create");
+  rank.expect_ok(trainer.set_all(stream), "set");
+  for (int64_t step = 0; step < 2; ++step) {
+    rank.expect_ok(trainer.gradients(step, stream), "gradients");
+    for (size_t p = 0; p < params.size(); ++p) {
+      const auto got = trainer.shard().piece(static_cast<int32_t>(p), stream);
+      rank.expect_ok(got.status(), "piece");
+      if (!got.ok() || got.value().count == 0) continue;
+      const training::Shard::Piece piece = got.value();
+      const auto kind = rank.cuda->pointer_info(piece.param);
+      const auto wanted = offload.empty() ? cuda::Memory::kDevice : cuda::Memory::kPinned;
+      rank.expect(kind.ok() && kind.value().memory == wanted, "where the piece lies");
+      trainer.launch(stream, [piece, dtype = params[p].dtype] {
+        with_dtype(dtype, [&](auto element) {
+          using T = decltype(element);
+          for (int64_t i = 0; i < piece.count; ++i) {
+            const auto value = static_cast<double>(load<T>(piece.param, i)) / 2;
+            test::store<T>(piece.param, i, static_cast<Arithmetic<T>>(value));
+          }
+        });
+      });
+    }
+    trainer.shard().written();
+    rank.expect_ok(trainer.shard().updated(stream), "updated");
+  }
+  rank.expect_ok(trainer.read(stream), "read");
+  return trainer.values();
+}
+
+TEST_CASE("shard on GPUs: kernels may write pieces that are with the host") {
+  for (const auto& world : {GpuWorld{"nccl", 3}, GpuWorld{"staged", 2}}) {
+    CAPTURE(world.backend);
+    run_on_gpus(world, [](GpuRank& rank) {
+      rank.cuda->set_delay_us(rank.rank * 20);
+      rank.expect(halved(rank, "/dev/shm") == halved(rank, ""), "the same values");
+    });
+  }
+}
+
+TEST_CASE("shard on GPUs: a host without pinned memory for the pieces is named on all ranks") {
+  run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
+    ShardTrainer::Options options = at_stage(3);
+    options.shard.offload = "/dev/shm";
+    if (rank.rank == 1) rank.cuda->fail("cudaHostAlloc");
+    const Status made =
+        training::Shard::create(rank.comm, ShardTrainer::model(), options.shard).status();
+    if (rank.rank == 1) rank.cuda->fail("cudaHostAlloc", 0, 0);
+    rank.expect(made.code() == Code::kOutOfMemory, "OUT_OF_MEMORY");
+    rank.expect(contains(made, "rank 1 (") && contains(made, "pinned host memory"), made.message());
+  });
 }
 
 TEST_CASE("shard on GPUs: what is refused, and in which words") {

@@ -123,7 +123,7 @@ public final class ShardOptions {
   /**
    * With optimizers' state, and in stage 3 this rank's pieces of the parameters, in files without a
    * name, which the system writes and reads back as it needs memory. It may differ between ranks.
-   * Over host memory only.
+   * On GPUs the host then updates the pieces, and has them with stage 3, in pinned memory.
    *
    * @param directory on a disk of this host; null: they are in memory
    * @return a changed copy
