@@ -18,11 +18,12 @@ struct Row {
   int64_t granule = 1;
   int32_t dtype = 0;
   int32_t unit = 0;
-  char name[56] = {};  // cut
+  char name[56] = {};   // cut
+  char shape[40] = {};  // that a file gives it, likewise; empty: one dimension
 
   bool operator==(const Row& other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
 };
-static_assert(sizeof(Row) == 80);
+static_assert(sizeof(Row) == 120);
 
 uint64_t fnv1a(uint64_t hash, const void* data, size_t bytes) {
   const auto* p = static_cast<const unsigned char*>(data);
@@ -45,7 +46,16 @@ std::string row_text(const Row& row) {
   if (row.unit == -1) return text + format(" in rows of %lld", static_cast<long long>(row.granule));
   if (row.granule != 1) text += format(", granule %lld", static_cast<long long>(row.granule));
   if (row.unit != 0) text += format(", unit %d", row.unit);
+  if (row.shape[0] != 0) text += format(", shape %s", row.shape);
   return text;
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text;
+  for (const int64_t size : shape) {
+    text += format("%s%lld", text.empty() ? "(" : ", ", static_cast<long long>(size));
+  }
+  return text.empty() ? text : text + ")";
 }
 
 /// Everyone's `bytes` bytes, in rank order.
@@ -100,7 +110,9 @@ Status Reducer::check_model() {
     row.dtype = static_cast<int32_t>(param.dtype);
     row.unit = param.row_elements > 0 ? -1 : param.unit;
     std::strncpy(row.name, param.name.c_str(), sizeof row.name - 1);
+    std::strncpy(row.shape, shape_text(param.shape).c_str(), sizeof row.shape - 1);
     hash = fnv1a(hash, param.name.data(), param.name.size());
+    hash = fnv1a(hash, param.shape.data(), param.shape.size() * sizeof(int64_t));
     rows.push_back(row);
   }
   hash = fnv1a(hash, rows.data(), rows.size() * sizeof(Row));
@@ -153,10 +165,10 @@ Status Reducer::check_model() {
     }
   }
   return Status(Code::kMismatch,
-                format("dt_%s on comm \"%s\": parameter names differ between ranks beyond "
-                       "their first %zu bytes",
+                format("dt_%s on comm \"%s\": names or shapes of parameters differ between ranks "
+                       "beyond their first %zu and %zu bytes",
                        options_.by_units() ? "shard_create" : "reducer_create",
-                       comm_->name().c_str(), sizeof(Row::name) - 1));
+                       comm_->name().c_str(), sizeof(Row::name) - 1, sizeof(Row::shape) - 1));
 }
 
 }  // namespace dt::training

@@ -163,7 +163,7 @@ class Saving {
     const auto digest = static_cast<int64_t>(xxh64(plan_.head.data(), plan_.head.size()));
     DT_TRY(call_.agree_on(
         {planned}, digest,
-        "save different tensors; give an optimizer on all ranks or on none, and the same shapes"));
+        "save different tensors; give an optimizer of one kind on all ranks, or on none"));
     int64_t stamp = INT64_MAX;
     DT_TRY(call_.agree({comm_.rank() == 0 ? make(&stamp) : Status()}, &stamp));
     DT_TRY(call_.agree(comm_.rank() == 0 ? FileOutcome() : find(stamp)));

@@ -427,17 +427,23 @@ TEST_CASE("shard: ranks that cut differently hear where, and that it was a shard
     int64_t granule;
     int32_t unit;
     int32_t stage;
+    int32_t dims;  // of "bias"
     const char* text;
   };
-  for (const Case& other : {Case{4, 0, 1,
+  for (const Case& other : {Case{4, 0, 1, 0,
                                  "parameter #1: rank 0 \"bias\" f32 x 8, rank 1 \"bias\" "
                                  "f32 x 8, granule 4"},
-                            Case{0, 1, 1, "rank 1 \"bias\" f32 x 8, unit 1"},
-                            Case{0, 0, 0, "options: rank 0 stage = 1, rank 1 stage = 0"}}) {
+                            Case{0, 1, 1, 0, "rank 1 \"bias\" f32 x 8, unit 1"},
+                            Case{0, 0, 1, 2,
+                                 "parameter #1: rank 0 \"bias\" f32 x 8, rank 1 \"bias\" "
+                                 "f32 x 8, shape (2, 4)"},
+                            Case{0, 0, 0, 0, "options: rank 0 stage = 1, rank 1 stage = 0"}}) {
     const auto outcomes = run_ranks(2, [&](const Rank& rank) -> dt_status {
       const dt_param params[] = {{8, "weight", DT_F32, 0}, {8, "bias", DT_F32, 0}};
       const int64_t granules[] = {0, other.granule};
       const int32_t units[] = {0, other.unit};
+      const int32_t dims[] = {0, other.dims};
+      const int64_t shapes[] = {2, 4};
       dt_shard_options options;
       dt_shard_options_init(&options);
       options.stage = 1;
@@ -445,6 +451,8 @@ TEST_CASE("shard: ranks that cut differently hear where, and that it was a shard
         options.granules = granules;
         options.units = units;
         options.stage = other.stage;
+        options.dims = dims;
+        options.shapes = shapes;
       }
       dt_shard* shard = nullptr;
       return dt_shard_create(rank.world, params, 2, &options, &shard);
