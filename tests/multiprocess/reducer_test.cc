@@ -106,6 +106,53 @@ TEST_CASE("reducer: averages gradients in place and copied in, step after step")
   }
 }
 
+TEST_CASE("reducer: parameters join and are frozen between steps, by a new reducer") {
+  for (const int world_size : {1, 2, 4}) {
+    CAPTURE(world_size);
+    std::atomic<int> wrong{0};
+    require_all_ok(run_ranks(world_size, [&](const Rank& rank) -> dt_status {
+      const auto names = names_of(kCounts.size());
+      const auto params = params_of(kCounts, names);
+      dt_reducer* before = nullptr;
+      int step = 0;
+      // All of them; two frozen; other two instead.
+      for (const auto& trained : std::vector<std::vector<size_t>>{
+               {0, 1, 2, 3, 4, 5, 6}, {0, 1, 2, 5, 6}, {3, 4, 5, 6, 0}}) {
+        std::vector<dt_param> chosen;
+        for (const size_t p : trained) chosen.push_back(params[p]);
+        const dt_reducer_options options = small_buckets();
+        dt_reducer* reducer = nullptr;
+        RANK_TRY(dt_reducer_create(rank.world, chosen.data(), static_cast<int32_t>(chosen.size()),
+                                   &options, &reducer));
+        dt_reducer_destroy(before);
+        before = reducer;
+        for (const int end = step + 2; step < end; ++step) {
+          std::vector<std::vector<float>> grads;
+          for (size_t k = 0; k < trained.size(); ++k) {
+            std::vector<float>& grad = grads.emplace_back();
+            for (int64_t i = 0; i < chosen[k].count; ++i) {
+              grad.push_back(gradient(step, rank.rank, trained[k], i));
+            }
+          }
+          for (size_t k = trained.size(); k-- > 0;) {
+            RANK_TRY(dt_reducer_ready(reducer, static_cast<int32_t>(k), grads[k].data(), nullptr));
+          }
+          RANK_TRY(dt_reducer_finish(reducer, nullptr));
+          for (size_t k = 0; k < trained.size(); ++k) {
+            for (int64_t i = 0; i < chosen[k].count; ++i) {
+              if (grads[k][static_cast<size_t>(i)] != mean(world_size, step, trained[k], i))
+                ++wrong;
+            }
+          }
+        }
+      }
+      dt_reducer_destroy(before);
+      return DT_OK;
+    }));
+    CHECK(wrong == 0);
+  }
+}
+
 TEST_CASE("reducer: buckets are rebuilt by the arrival order of rank 0") {
   require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
     const std::vector<int64_t> counts(4, 500);
