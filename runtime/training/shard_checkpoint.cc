@@ -113,7 +113,8 @@ Result<Extents> extents_of(Shard& shard, Optimizer* optimizer,
     if (from == to) continue;
     const int64_t element = dtype_bytes(tensor.dtype);
     const bool on_host =
-        shard.device() == nullptr || (tensor.role != Role::kParam && optimizer->keeps_on_host());
+        shard.device() == nullptr ||
+        (tensor.role == Role::kParam ? shard.keeps_pieces_on_host() : optimizer->keeps_on_host());
     auto& all = on_host ? extents.on_host : extents.on_device;
     all.push_back({memory + (from - piece.offset) * element, tensor.begin + from * element,
                    (to - from) * element});
