@@ -115,8 +115,7 @@ build_and_test=tests/build_and_test.sh
 sanitizer_options=(-Dcuda=disabled -Ddocs=disabled -Doptimization=1 -Ddebug=false -Dc_args=-g1 -Dcpp_args=-g1
   -Dc_link_args=-fuse-ld=gold -Dcpp_link_args=-fuse-ld=gold --unity on --unity-size 40)
 # The tests are the same with a sanitizer, except that trainers take fewer steps (CURVE_STEPS). The fuzz
-# targets share the build with the address sanitizer, which itself finds what null, vptr and object-size of
-# UndefinedBehaviorSanitizer look for; they are a quarter of the time that clang takes.
+# targets share the build with the address sanitizer. `address_args`: of the compiler.
 address_stage() { # limit in minutes, meson test options...
   local minutes=$1
   shift
@@ -125,7 +124,7 @@ address_stage() { # limit in minutes, meson test options...
     UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
     "$build_and_test" build-address "${sanitizer_options[@]}" -Dwerror=true -Dfuzzers=true \
     -Db_lundef=false -Db_sanitize=address,undefined \
-    -Dcpp_args="-g1 -fno-sanitize=null -fno-sanitize=vptr -fno-sanitize=object-size" -- "$@" --timeout-multiplier 4
+    -Dcpp_args="${address_args:--g1}" -- "$@" --timeout-multiplier 4
 }
 thread_stage() { # limit in minutes, meson test options...
   local minutes=$1

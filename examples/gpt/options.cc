@@ -75,10 +75,9 @@ void add_options(CLI::App* app, Options* out, std::string* device, bool* untied)
              "Stage of ZeRO: 1 optimizer state in shards, 2 gradients too, 3 parameters too; "
              "0: all whole")
           ->check(CLI::Range(int64_t{0}, int64_t{3}));
-  app->add_option(
-         "--offload", out->offload,
-         "Directory on a disk for what a rank keeps of the state, with --zero 3 on CPUs of "
-         "the parameters too")
+  app->add_option("--offload", out->offload,
+                  "Directory on a disk for what a rank keeps of the state, with --zero 3 of the "
+                  "parameters too (on GPUs these are in memory of the host)")
       ->needs(zero);
   app->add_flag("--memory", out->memory, "Measure a rank's memory in the last step");
   app->add_option("--loss-log", out->loss_log, "CSV file: step,loss");

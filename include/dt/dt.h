@@ -2152,8 +2152,9 @@ typedef struct dt_piece {
   int64_t offset;       /**< elements from the parameter's start */
   int64_t count;        /**< elements; 0: this rank has none of the parameter */
   void* param;          /**< [count] elements of the parameter, valid as long as the shard; on GPUs
-                             in their memory, or as dt_shard_options.offload says; NULL where count
-                             is 0 */
+                             in their memory, or as dt_shard_options.offload says, where the host
+                             may use it once the stream has passed dt_shard_piece(); NULL where
+                             count is 0 */
   void* grad;           /**< [count] elements of the gradient, valid from dt_reducer_finish() to the
                              next step; NULL before the first, and where count is 0 */
 } dt_piece;
@@ -2168,13 +2169,13 @@ static inline void dt_piece_init(dt_piece* piece) {
  * Lays the parameters out, cuts them into a piece for each rank, and checks on all ranks that the
  * model is the same: the stages of ZeRO (Rajbhandari et al. 2020).
  *
- * Collective over `comm`. Parameters lie in dt's memory, that of the rank's GPU where `comm` is over
- * GPUs, and start as zeros. A step is that of dt_shard_reducer(), whose dt_reducer_finish() gives a
- * rank the gradients of its pieces only; then each rank updates its pieces and calls
- * dt_shard_updated(). List parameters as the forward pass comes to them: gradients come in the
- * reverse order, and parameters are sent in this one. Buckets hold parameters of one unit and
- * dtype; each is cut into equal parts, or, where a parameter has a granule, at the granules nearest
- * to them, which costs a reduction for each rank instead of one.
+ * Collective over `comm`. Parameters lie in dt's memory, that of the rank's GPU where `comm` is
+ * over GPUs, but for pieces as `offload` says, and start as zeros. A step is that of
+ * dt_shard_reducer(), whose dt_reducer_finish() gives a rank the gradients of its pieces only; then
+ * each rank updates its pieces and calls dt_shard_updated(). List parameters as the forward pass
+ * comes to them: gradients come in the reverse order, and parameters are sent in this one. Buckets
+ * hold parameters of one unit and dtype; each is cut into equal parts, or, where a parameter has a
+ * granule, at the granules nearest to them, which costs a reduction for each rank instead of one.
  *
  * With stage 2 a bucket has memory from its first gradient in a step to the end of its reduction.
  * Two reductions may be under way while further buckets fill; then dt_reducer_ready() waits for the
@@ -2183,9 +2184,10 @@ static inline void dt_piece_init(dt_piece* piece) {
  * use its parameters, and release it behind that.
  *
  * On GPUs only dt_shard_save() and dt_shard_load() wait for the GPU, and with `offload`
- * dt_optimizer_step(). Reductions and gathers take turns on the GPU in the order of the calls: with
- * stage 3 all ranks must call dt_shard_gather() at the same points between the gradients of a step,
- * and dt_reducer_unused() where others give the gradient.
+ * dt_optimizer_step(), with stage 3 then dt_shard_set() of values in the host's memory, too.
+ * Reductions and gathers take turns on the GPU in the order of the calls: with stage 3 all ranks
+ * must call dt_shard_gather() at the same points between the gradients of a step, and
+ * dt_reducer_unused() where others give the gradient.
  *
  * With `shard_ranks` the ranks of a host, say, have all pieces among them, and each host is a replica
  * of the others (hybrid shards, HSDP): parameters are then gathered within the host, and between
@@ -2487,7 +2489,8 @@ DT_API dt_status dt_optimizer_sgd(dt_shard* shard, const dt_sgd_options* options
  *         dt_shard_updated(). What fails on a GPU breaks the communicator.
  * @thread as the reducer's dt_reducer_finish()
  * @cost one pass over pieces and state; what dt_shard_updated() costs; with `offload` on GPUs the
- *       way of gradients and parameters to the host and back, under the communicator's time-out
+ *       way of gradients and parameters to the host and back, with stage 3 that of gradients
+ *       alone, under the communicator's time-out
  * @since ABI 0
  */
 DT_API dt_status dt_optimizer_step(dt_optimizer* optimizer, double rate, dt_stream stream);

@@ -319,14 +319,16 @@ Status Optimizer::follow(int32_t index, const Shard::Piece& piece, Follows follo
     return {};
   }
   const int64_t element = dtype_bytes(dtype);
+  const bool in_pipe = !shard_->keeps_pieces_on_host();
   std::vector<DevicePipe::Part> parts;
   for (int64_t begin = 0; begin < piece.count * element; begin += DevicePipe::kPartBytes) {
     const int64_t bytes = std::min(piece.count * element - begin, DevicePipe::kPartBytes);
-    parts.push_back({static_cast<char*>(piece.param) + begin, nullptr, bytes, true, false});
+    parts.push_back({static_cast<char*>(piece.param) + begin, nullptr, bytes, in_pipe, false});
   }
   return pipe_->run(parts, stream, [&](size_t part, char* param, char*) {
     const int64_t begin = static_cast<int64_t>(part) * (DevicePipe::kPartBytes / element);
-    follow_on_host(index, follows, param, begin, parts[part].bytes / element);
+    const void* const from = in_pipe ? param : parts[part].data;
+    follow_on_host(index, follows, from, begin, parts[part].bytes / element);
     return Status();
   });
 }

@@ -29,8 +29,8 @@ namespace Dt
         public int[] Units { get; set; }
         /// <summary>Directory on a disk of this host: optimizers' state, and with stage 3 the rank's
         /// pieces of the parameters, lie in files there, without a name. It may differ between
-        /// ranks. On GPUs the host then updates the pieces, and has them with stage 3.
-        /// Null: in memory.</summary>
+        /// ranks. On GPUs the host then updates the pieces, and has them with stage 3, in pinned
+        /// memory. Null: in memory.</summary>
         public string Offload { get; set; }
     }
 

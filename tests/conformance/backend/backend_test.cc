@@ -282,7 +282,7 @@ TEST_CASE("Backend: interrupt fails what is queued and every later call, and kee
   });
 }
 
-TEST_CASE("Backend: memory is zeroed, aligned, checked, and comes back 1000 times") {
+TEST_CASE("Backend: memory is zeroed, aligned, checked, and comes back each time") {
   on_all([](Rank& rank) {
     for (int i = 0; i < (dt::test::kThreadSanitizer ? 100 : 1000); ++i) {
       const int64_t bytes = 1 + i * 37;

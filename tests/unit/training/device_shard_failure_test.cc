@@ -54,25 +54,30 @@ TEST_CASE("shard on GPUs: a lost rank is named to all, also of other replicas") 
 TEST_CASE("shard on GPUs: a gather that times out later spoils no checkpoint") {
   const auto folder = std::filesystem::temp_directory_path() / format("dt-late-%d", getpid());
   std::filesystem::create_directory(folder);
-  run_on_gpus({"nccl", 2, 1'000}, [&](GpuRank& rank) {
-    ShardTrainer trainer(&rank, ShardTrainer::model(), standard(3));
-    const cuda::Stream stream = rank.new_stream();
-    if (!trainer.created().ok()) return rank.expect_ok(trainer.created(), "create");
-    rank.expect_ok(trainer.set_all(stream), "set");
-    if (rank.rank == 0) {  // the other one does not
-      rank.expect_ok(trainer.shard().gather(0, stream), "returns when it is enqueued");
-      rank.expect_ok(trainer.shard().release(0, stream), "release");
-    }
-    const Status broken = rank.await_broken();
-    rank.expect(broken.code() == Code::kTimeout, broken.message());
-    rank.expect(contains(broken, "allgather"), broken.message());
-    const Status saved =
-        training::save_shard(trainer.shard(), trainer.optimizer(), folder / "model");
-    rank.expect(!saved.ok(), "nothing is saved");
-    rank.expect(!std::filesystem::exists(folder / "model"), "there is no file");
-    rank.expect(rank.cuda->finish(stream), "the stream ends");
-    trainer.drop();
-    rank.meet();
-  });
+  for (const char* const offload : {"", "/dev/shm"}) {
+    CAPTURE(offload);
+    run_on_gpus({"nccl", 2, 1'000}, [&](GpuRank& rank) {
+      ShardTrainer::Options options = standard(3);
+      options.shard.offload = offload;
+      ShardTrainer trainer(&rank, ShardTrainer::model(), options);
+      const cuda::Stream stream = rank.new_stream();
+      if (!trainer.created().ok()) return rank.expect_ok(trainer.created(), "create");
+      rank.expect_ok(trainer.set_all(stream), "set");
+      if (rank.rank == 0) {  // the other one does not
+        rank.expect_ok(trainer.shard().gather(0, stream), "returns when it is enqueued");
+        rank.expect_ok(trainer.shard().release(0, stream), "release");
+      }
+      const Status broken = rank.await_broken();
+      rank.expect(broken.code() == Code::kTimeout, broken.message());
+      rank.expect(contains(broken, "allgather"), broken.message());
+      const Status saved =
+          training::save_shard(trainer.shard(), trainer.optimizer(), folder / "model");
+      rank.expect(!saved.ok(), "nothing is saved");
+      rank.expect(!std::filesystem::exists(folder / "model"), "there is no file");
+      rank.expect(rank.cuda->finish(stream), "the stream ends");
+      trainer.drop();
+      rank.meet();
+    });
+  }
   std::filesystem::remove_all(folder);
 }

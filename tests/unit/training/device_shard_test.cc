@@ -258,35 +258,85 @@ TEST_CASE("shard on GPUs: a checkpoint goes from and to host memory, and to any 
   std::filesystem::remove_all(folder);
 }
 
+/// Two updates by the gradients of one step: the second begins while the gathers behind the first
+/// are under way.
+Tensors updated_twice(const GpuRank& rank, const std::vector<training::Param>& params,
+                      const ShardTrainer::Options& options, cuda::Stream stream) {
+  ShardTrainer trainer(&rank, params, options);
+  rank.expect_ok(trainer.created(), "create");
+  if (!trainer.created().ok()) return {};
+  rank.expect_ok(trainer.set_all(stream), "set");
+  for (int64_t step = 0; step < 2; ++step) {
+    rank.expect_ok(trainer.step(step, stream), "step");
+    rank.expect_ok(trainer.optimizer()->step(0.125, stream), "again");
+  }
+  rank.expect_ok(trainer.read(stream), "read");
+  return trainer.values();
+}
+
+/// The parameters after three steps, of which a file holds what was there after `before` of them.
+Tensors saved_between(const GpuRank& rank, const std::vector<training::Param>& params,
+                      const ShardTrainer::Options& options, int64_t before, const std::string& path,
+                      cuda::Stream stream) {
+  ShardTrainer first(&rank, params, options);
+  rank.expect_ok(first.created(), "create");
+  if (!first.created().ok()) return {};
+  const bool on_host = !options.shard.offload.empty() && options.shard.stage == 3;
+  rank.expect(first.shard().keeps_pieces_on_host() == on_host, "where pieces are");
+  rank.expect_ok(first.set_all(stream), "set");
+  for (int64_t step = 0; step < before; ++step) {
+    rank.expect_ok(first.step(step, stream), "before");
+  }
+  rank.expect_ok(training::save_shard(first.shard(), first.optimizer(), path), "save");
+  ShardTrainer second(&rank, params, options);
+  rank.expect_ok(training::load_shard(second.shard(), second.optimizer(), path), "load");
+  rank.expect_ok(second.shard().updated(stream), "updated");
+  for (int64_t step = before; step < 3; ++step) {
+    rank.expect_ok(second.step(step, stream), "behind");
+  }
+  rank.expect_ok(second.read(stream), "read");
+  return second.values();
+}
+
 TEST_CASE("shard on GPUs: an optimizer's state with the host has the same bits") {
   const auto folder = std::filesystem::temp_directory_path() / format("dt-offload-%d", getpid());
   std::filesystem::create_directory(folder);
-  for (const int ranks : kThreadSanitizer ? std::vector{2} : std::vector{1, 2}) {
-    run_on_gpus({"nccl", ranks}, [&](GpuRank& rank) {
-      rank.cuda->set_delay_us(10);
+  struct Layout {
+    GpuWorld world;
+    int32_t shard_ranks;
+    int64_t granule;
+  };
+  std::vector<Layout> layouts = {{{"nccl", 4}, 2, 97}};
+  if (!kThreadSanitizer) {
+    layouts.push_back({{"nccl", 1}, 0, 1});
+    layouts.push_back({{"nccl", 2}, 0, 1});
+    layouts.push_back({{"nccl", 3}, 0, 97});
+    layouts.push_back({{"staged", 2}, 0, 97});
+  }
+  for (const Layout& layout : layouts) {
+    CAPTURE(layout.world.backend);
+    CAPTURE(layout.world.size);
+    run_on_gpus(layout.world, [&](GpuRank& rank) {
+      rank.cuda->set_delay_us(rank.rank == 1 ? 50 : 5);
       const cuda::Stream stream = rank.new_stream();
       auto params = ShardTrainer::model();
-      if (ranks == 1) params[4].count = 530'000;  // of f64: two parts
+      if (layout.world.size == 1) params[4].count = 530'000;  // of f64: two parts
+      for (training::Param& param : params) param.granule = layout.granule;
       for (const int32_t stage : {0, 3}) {
         ShardTrainer::Options options = at_stage(stage);
+        options.shard.shard_ranks = layout.shard_ranks;
         const Tensors plain = trained(rank, params, options, 3, stream);
+        const Tensors twice = updated_twice(rank, params, options, stream);
         options.shard.offload = folder;
-        const Tensors offloaded = trained(rank, params, options, 3, stream);
-        for (size_t p = 0; p < plain.size(); ++p) {
-          rank.expect(offloaded[p] == plain[p], format("stage %d, #%zu", stage, p));
-        }
-        ShardTrainer first(&rank, params, options);
-        rank.expect_ok(first.created(), "create");
-        rank.expect(first.shard().keeps_pieces_on_host() == (stage == 3), "where pieces are");
-        const Status trained_first = first.train(2, stream);
-        if (!trained_first.ok()) return rank.expect_ok(trained_first, "before");
         const std::string path = folder / format("%d", stage);
-        rank.expect_ok(training::save_shard(first.shard(), first.optimizer(), path), "save");
-        ShardTrainer second(&rank, params, options);
-        rank.expect_ok(training::load_shard(second.shard(), second.optimizer(), path), "load");
-        rank.expect_ok(second.step(2, stream), "step");
-        rank.expect_ok(second.read(stream), "read");
-        rank.expect(second.values() == plain, format("a checkpoint of stage %d", stage));
+        rank.expect(trained(rank, params, options, 3, stream) == plain, format("stage %d", stage));
+        rank.expect(updated_twice(rank, params, options, stream) == twice,
+                    format("twice, stage %d", stage));
+        for (const int64_t before : {0, 2}) {
+          rank.expect(
+              saved_between(rank, params, options, before, path, stream) == plain,
+              format("saved after %lld steps, stage %d", static_cast<long long>(before), stage));
+        }
       }
     });
   }
