@@ -747,8 +747,8 @@ inline std::vector<double> reals(Unpacker& packed) {
 }
 #endif
 
-/** beta1, beta2, epsilon and weight_decay as the bits of doubles, then the weight decay of each
- * parameter, or nothing. */
+/** beta1, beta2, epsilon and weight_decay as the bits of doubles, the number skip_non_finite, then
+ * the weight decay of each parameter, or nothing. */
 inline int64_t optimizer_adamw(int64_t shard, const char* DATA, int64_t BYTES) {
   Unpacker packed(DATA, BYTES);
   dt_adamw_options options;
@@ -757,13 +757,15 @@ inline int64_t optimizer_adamw(int64_t shard, const char* DATA, int64_t BYTES) {
   options.beta2 = real(packed);
   options.epsilon = real(packed);
   options.weight_decay = real(packed);
+  options.skip_non_finite = static_cast<int32_t>(packed.number());
   const std::vector<double> decays = reals(packed);
   options.weight_decays = decays.empty() ? nullptr : decays.data();
   return made<dt_optimizer>([&](dt_optimizer** out) {
     return dt_optimizer_adamw(handle<dt_shard>(shard), &options, out);
   });
 }
-/** momentum, dampening and weight_decay likewise, the number nesterov, and weight decays. */
+/** momentum, dampening and weight_decay likewise, the numbers nesterov and skip_non_finite, and
+ * weight decays. */
 inline int64_t optimizer_sgd(int64_t shard, const char* DATA, int64_t BYTES) {
   Unpacker packed(DATA, BYTES);
   dt_sgd_options options;
@@ -772,6 +774,7 @@ inline int64_t optimizer_sgd(int64_t shard, const char* DATA, int64_t BYTES) {
   options.dampening = real(packed);
   options.weight_decay = real(packed);
   options.nesterov = static_cast<int32_t>(packed.number());
+  options.skip_non_finite = static_cast<int32_t>(packed.number());
   const std::vector<double> decays = reals(packed);
   options.weight_decays = decays.empty() ? nullptr : decays.data();
   return made<dt_optimizer>(
@@ -779,6 +782,11 @@ inline int64_t optimizer_sgd(int64_t shard, const char* DATA, int64_t BYTES) {
 }
 inline void optimizer_step(int64_t optimizer, double rate, int64_t stream) {
   detail::check(dt_optimizer_step(handle<dt_optimizer>(optimizer), rate, memory(stream)));
+}
+inline int64_t optimizer_skipped(int64_t optimizer, int32_t behind) {
+  int64_t skipped = 0;
+  detail::check(dt_optimizer_skipped(handle<dt_optimizer>(optimizer), behind, &skipped));
+  return skipped;
 }
 inline void optimizer_destroy(int64_t optimizer) {
   dt_optimizer_destroy(handle<dt_optimizer>(optimizer));

@@ -2417,7 +2417,7 @@ DT_API void dt_shard_destroy(dt_shard* shard);
 /** AdamW (Loshchilov and Hutter 2019), as PyTorch's. */
 typedef struct dt_adamw_options {
   uint32_t struct_size;        /**< set by the *_init() function */
-  int32_t reserved;            /**< zero */
+  int32_t skip_non_finite;     /**< 1: see dt_optimizer_step(); 0 by default */
   double beta1;                /**< in [0, 1); 0.9 by default */
   double beta2;                /**< in [0, 1); 0.999 by default */
   double epsilon;              /**< >= 0, added to the root; 1e-8 by default */
@@ -2445,6 +2445,8 @@ typedef struct dt_sgd_options {
   double weight_decay;         /**< >= 0, added to the gradient */
   const double* weight_decays; /**< [count of parameters] of each, instead of weight_decay; borrowed
                                     during the call; NULL: that for all */
+  int32_t skip_non_finite;     /**< 1: see dt_optimizer_step() */
+  int32_t reserved;            /**< zero */
 } dt_sgd_options;
 
 /** Sets struct_size and zeroes the rest. @param options may not be NULL. @thread any */
@@ -2481,6 +2483,11 @@ DT_API dt_status dt_optimizer_sgd(dt_shard* shard, const dt_sgd_options* options
  * Updates this rank's pieces by their gradients, and then does what dt_shard_updated() does. A
  * parameter that no rank had a gradient for stays as it is. To pass over a step, do not call it; a
  * second call uses the same gradients again. Collective.
+ *
+ * With skip_non_finite a step changes nothing, and counts for no parameter, where the norm of all
+ * gradients is not finite: one of them is not on some rank, or the norm is more than an f32 holds.
+ * It is that of dt_reducer_clip_norm() where that was called before; otherwise this call finds it.
+ * On GPUs the kernels look at it, and the host waits for no more than the step 8 before.
  * @param optimizer the handle.
  * @param rate      the learning rate, finite, the same on all ranks.
  * @param stream    CUDA stream that updates them, behind that of dt_reducer_finish(); otherwise as
@@ -2488,12 +2495,29 @@ DT_API dt_status dt_optimizer_sgd(dt_shard* shard, const dt_sgd_options* options
  * @return DT_OK; DT_ERR_INVALID_STATE without gradients; DT_ERR_INVALID_ARGUMENT; as
  *         dt_shard_updated(). What fails on a GPU breaks the communicator.
  * @thread as the reducer's dt_reducer_finish()
- * @cost one pass over pieces and state; what dt_shard_updated() costs; with `offload` on GPUs the
+ * @cost one pass over pieces and state; what dt_shard_updated() costs; with skip_non_finite and no
+ *       dt_reducer_clip_norm() before, what that costs to find a norm; with `offload` on GPUs the
  *       way of gradients and parameters to the host and back, with stage 3 that of gradients
  *       alone, under the communicator's time-out
  * @since ABI 0
  */
 DT_API dt_status dt_optimizer_step(dt_optimizer* optimizer, double rate, dt_stream stream);
+
+/**
+ * How many steps skip_non_finite has skipped since the optimizer was made, but for its last
+ * `behind` steps: the same number on all ranks, so that all of them lower the scale of a loss in the
+ * same step. On GPUs it waits until the counted steps are over; with some left out there is little
+ * to wait for.
+ * @param optimizer   the handle.
+ * @param behind      0 to 7: steps that do not count yet.
+ * @param out_skipped gives the number; 0 without skip_non_finite.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT; on GPUs DT_ERR_TIMEOUT where it does not come to the end
+ *         of these steps, and any communicator error.
+ * @thread as dt_optimizer_step()
+ * @since ABI 0
+ */
+DT_API dt_status dt_optimizer_skipped(dt_optimizer* optimizer, int32_t behind,
+                                      int64_t* out_skipped);
 
 /** Drops the handle with the state. What a GPU still uses after a second stays with the communicator
  * until that is gone. @param optimizer may be NULL. @thread any @since ABI 0 */

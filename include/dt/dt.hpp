@@ -1253,6 +1253,7 @@ struct AdamWOptions {
   double epsilon = 1e-8;
   double weight_decay = 0.01;
   std::vector<double> weight_decays; /**< empty: weight_decay for all */
+  bool skip_non_finite = false;
 };
 
 /** Fields as in dt_sgd_options. */
@@ -1262,6 +1263,7 @@ struct SgdOptions {
   double weight_decay = 0;
   bool nesterov = false;
   std::vector<double> weight_decays; /**< empty: weight_decay for all */
+  bool skip_non_finite = false;
 };
 
 /** Updates this rank's pieces of a shard. */
@@ -1276,6 +1278,7 @@ class Optimizer : public detail::Handle<dt_optimizer, dt_optimizer_destroy> {
     c_options.epsilon = options.epsilon;
     c_options.weight_decay = options.weight_decay;
     c_options.weight_decays = shard.each(options.weight_decays);
+    c_options.skip_non_finite = options.skip_non_finite ? 1 : 0;
     dt_optimizer* handle = nullptr;
     detail::check(dt_optimizer_adamw(shard.get_handle(), &c_options, &handle));
     return Optimizer(handle);
@@ -1288,12 +1291,19 @@ class Optimizer : public detail::Handle<dt_optimizer, dt_optimizer_destroy> {
     c_options.weight_decay = options.weight_decay;
     c_options.nesterov = options.nesterov ? 1 : 0;
     c_options.weight_decays = shard.each(options.weight_decays);
+    c_options.skip_non_finite = options.skip_non_finite ? 1 : 0;
     dt_optimizer* handle = nullptr;
     detail::check(dt_optimizer_sgd(shard.get_handle(), &c_options, &handle));
     return Optimizer(handle);
   }
   /** Behind finish() of the reducer; then does what Shard::updated() does. Collective. */
   void step(double rate, dt_stream stream = nullptr) { call(dt_optimizer_step, rate, stream); }
+  /** How many steps skip_non_finite has skipped, but for the last `behind`, 0 to 7. */
+  int64_t skipped(int32_t behind = 0) const {
+    int64_t skipped = 0;
+    call(dt_optimizer_skipped, behind, &skipped);
+    return skipped;
+  }
 };
 
 inline void Shard::save(const std::string& path, const Optimizer& optimizer) {

@@ -89,6 +89,14 @@ Status give_optimizer(const Call& call, const ShardObject& object,
   return call.give(std::move(made), out_optimizer);
 }
 
+Status read_skip(const Call& call, int32_t asked, bool* skips) {
+  if (asked != 0 && asked != 1) {
+    return call.invalid("options->skip_non_finite is %d; it must be 0 or 1", asked);
+  }
+  *skips = asked == 1;
+  return {};
+}
+
 using FileFunction = Status (*)(training::Shard&, training::Optimizer*, const std::string&);
 
 dt_status on_file(const char* function, dt_shard* shard, dt_optimizer* optimizer, const char* path,
@@ -325,6 +333,7 @@ dt_status dt_optimizer_adamw(dt_shard* shard, const dt_adamw_options* options,
                     DT_TRY(check_not_negative(call, "epsilon", asked.epsilon));
                     training::Optimizer::Options chosen;
                     chosen.kind = training::AdamW{asked.beta1, asked.beta2, asked.epsilon};
+                    DT_TRY(read_skip(call, asked.skip_non_finite, &chosen.skip_non_finite));
                     DT_TRY_VALUE(chosen.weight_decay,
                                  read_decay(call, object, asked.weight_decay, asked.weight_decays));
                     return give_optimizer(call, object, std::move(chosen), out_optimizer);
@@ -350,6 +359,7 @@ dt_status dt_optimizer_sgd(dt_shard* shard, const dt_sgd_options* options,
         }
         training::Optimizer::Options chosen;
         chosen.kind = training::Sgd{asked.momentum, asked.dampening, asked.nesterov == 1};
+        DT_TRY(read_skip(call, asked.skip_non_finite, &chosen.skip_non_finite));
         DT_TRY_VALUE(chosen.weight_decay,
                      read_decay(call, object, asked.weight_decay, asked.weight_decays));
         return give_optimizer(call, object, std::move(chosen), out_optimizer);
@@ -363,6 +373,23 @@ dt_status dt_optimizer_step(dt_optimizer* optimizer, double rate, dt_stream stre
         DT_TRY_VALUE(const auto turn, object->reducer->turns.alone(call));
         if (!std::isfinite(rate)) return call.invalid("rate is %g; it must be finite", rate);
         return object->job->seen(object->optimizer->step(rate, stream_of(stream)));
+      });
+}
+
+dt_status dt_optimizer_skipped(dt_optimizer* optimizer, int32_t behind, int64_t* out_skipped) {
+  return on<OptimizerObject>(
+      "dt_optimizer_skipped", optimizer, "optimizer",
+      [&](const Call& call, const std::shared_ptr<OptimizerObject>& object) -> Status {
+        DT_TRY(call.not_null(out_skipped, "out_skipped"));
+        constexpr int32_t kMost = kernels::StepGuard::kSlots - 1;
+        if (behind < 0 || behind > kMost) {
+          return call.invalid("behind is %d; it must be between 0 and %d", behind, kMost);
+        }
+        DT_TRY_VALUE(const auto turn, object->reducer->turns.alone(call));
+        const Result<int64_t> skipped = object->optimizer->skipped(behind);
+        DT_TRY(object->job->seen(skipped.status()));
+        *out_skipped = skipped.value();
+        return {};
       });
 }
 

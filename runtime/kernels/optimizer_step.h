@@ -2,6 +2,8 @@
 // Also for the files of isa.h: structs alone, no inline functions.
 #pragma once
 
+#include <cstdint>
+
 namespace dt::kernels {
 
 /// One step of AdamW (Loshchilov and Hutter 2019), worked out for all elements beforehand:
@@ -29,6 +31,16 @@ struct SgdStep {
   double share;
   double rate;
   bool nesterov;
+};
+
+/// What decides on a GPU whether a step happens: the norms of gradients of the latest steps, which
+/// the host does not know yet. A step whose norm is not finite did not happen.
+struct StepGuard {
+  static constexpr int kSlots = 8;
+
+  const float* norms = nullptr;  ///< [kSlots] on the device; null: the step happens
+  uint32_t own = 0;              ///< the slot of this step
+  uint32_t earlier = 0;          ///< a bit for each slot of the earlier steps that matter
 };
 
 }  // namespace dt::kernels

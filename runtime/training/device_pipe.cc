@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "training/device_pipe.h"
 
-#include <sched.h>
-
 #include "training/stream_marks.h"
 
 namespace dt::training {
@@ -63,7 +61,7 @@ Status DevicePipe::run_parts(std::span<const Part> parts, const Work& work) {
     if (next < ahead) continue;
     const size_t i = next - ahead;
     Block& block = blocks_[i % blocks_.size()];
-    DT_TRY(await(block.down, comm_->deadline(), /*broken_too=*/false));
+    DT_TRY(await_event(*comm_, block.down, comm_->deadline(), /*broken_too=*/false));
     DT_TRY(work(i, block.data, block.beside));
     DT_TRY(bring_up(parts[i], &block));
   }
@@ -92,25 +90,10 @@ Status DevicePipe::await() { return await_both(comm_->deadline(), /*broken_too=*
 Status DevicePipe::await_both(Deadline deadline, bool broken_too) {
   for (const cuda::Stream stream : {down_, up_}) {
     DT_TRY(runtime_->record(edge_, stream));
-    DT_TRY(await(edge_, deadline, broken_too));
+    DT_TRY(await_event(*comm_, edge_, deadline, broken_too));
   }
   busy_ = false;
   return {};
-}
-
-Status DevicePipe::await(cuda::Event event, Deadline deadline, bool broken_too) const {
-  for (;;) {
-    DT_TRY_VALUE(const bool passed, runtime_->passed(event));
-    if (passed) return {};
-    if (!broken_too) DT_TRY(comm_->broken());
-    if (deadline.passed()) {
-      return Status(
-          Code::kTimeout,
-          format("%s has not come to what was enqueued on comm \"%s\" before the time-out",
-                 runtime_->device().name.c_str(), comm_->name().c_str()));
-    }
-    sched_yield();
-  }
 }
 
 }  // namespace dt::training

@@ -64,7 +64,6 @@ class DevicePipe {
   Status bring_up(const Part& part, Block* block);
   Status run_parts(std::span<const Part> parts, const Work& work);
   /// `broken_too`: also where the communicator is broken.
-  Status await(cuda::Event event, Deadline deadline, bool broken_too) const;
   Status await_both(Deadline deadline, bool broken_too);
 
   const std::shared_ptr<comm::Communicator> comm_;

@@ -291,9 +291,8 @@ Status DeviceStep::clip(std::vector<Results> results, float max_norm, float tiny
                                   nullptr, stream));
   }
   DT_TRY(kernels_->clip_factor(scratch_->squares, static_cast<int32_t>(results_.size()), max_norm,
-                               tiny, norm != nullptr ? norm : &scratch_->norm, &scratch_->factor,
-                               stream));
-  return scale_results(stream);
+                               tiny, &scratch_->norm, &scratch_->factor, stream));
+  return scale_results(norm, stream);
 }
 
 Result<double*> DeviceStep::largest(std::vector<Results> results, cuda::Stream stream) {
@@ -315,12 +314,14 @@ Result<int64_t*> DeviceStep::squares(cuda::Stream stream) {
 
 Status DeviceStep::scale(double max_norm, double tiny, float* norm, cuda::Stream stream) {
   DT_TRY(kernels_->clip_factor_of_squares(scratch_->largest, scratch_->sum, max_norm, tiny,
-                                          norm != nullptr ? norm : &scratch_->norm,
-                                          &scratch_->factor, stream));
-  return scale_results(stream);
+                                          &scratch_->norm, &scratch_->factor, stream));
+  return scale_results(norm, stream);
 }
 
-Status DeviceStep::scale_results(cuda::Stream stream) {
+const float* DeviceStep::norm() const { return &scratch_->norm; }
+
+Status DeviceStep::scale_results(float* norm, cuda::Stream stream) {
+  if (norm != nullptr) DT_TRY(runtime_->copy(norm, &scratch_->norm, sizeof *norm, stream));
   for (size_t i = 0; i < results_.size(); ++i) {
     DT_TRY(kernels_->scale(*result_lists_[i], results_[i].dtype, 1, &scratch_->factor, stream));
   }

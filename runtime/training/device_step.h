@@ -109,8 +109,8 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
     bool operator==(const Results&) const = default;
   };
   /// Multiplies the results by max_norm / (their norm + tiny) where that is less than 1, and writes
-  /// the norm to `norm`, if not null. May synchronise where they are not what they were in the last
-  /// call. Between steps.
+  /// the norm to norm(), and to `norm` if not null. May synchronise where they are not what they
+  /// were in the last call. Between steps.
   Status clip(std::vector<Results> results, float max_norm, float tiny, float* norm,
               cuda::Stream stream);
   /// The same of results that are divided among ranks, with the same bits whoever has which. All in
@@ -120,6 +120,8 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   Result<double*> largest(std::vector<Results> results, cuda::Stream stream);
   Result<int64_t*> squares(cuda::Stream stream);
   Status scale(double max_norm, double tiny, float* norm, cuda::Stream stream);
+  /// On the device: that of the last clip() or scale().
+  const float* norm() const;
   Status copy(void* to, const void* from, int64_t bytes, cuda::Stream stream) {
     return runtime_->copy(to, from, bytes, stream);
   }
@@ -148,7 +150,7 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   Result<std::shared_ptr<Errand>> errand_of(size_t bucket, BucketSteps steps, Flat flat,
                                             Dtype dtype);
   Status list_results(std::vector<Results> results);
-  Status scale_results(cuda::Stream stream);
+  Status scale_results(float* norm, cuda::Stream stream);
 
   const std::shared_ptr<cuda::Runtime> runtime_;
   const std::shared_ptr<kernels::TensorKernels> kernels_;

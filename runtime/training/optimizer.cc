@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "kernels/host/cast.h"
@@ -85,6 +86,7 @@ Optimizer::~Optimizer() {
   if (!device_->await_all(Deadline::after_ms(kLastStepMs), /*unmarked=*/true)) {
     using Lists = std::vector<DeviceState::List>;
     device_->comm->backend().keep(std::make_shared<Lists>(std::move(device_->lists)));
+    if (skipped_ != nullptr) skipped_->leave();
     return;
   }
   (void)device_->comm->backend().release(device_->memory);
@@ -130,6 +132,11 @@ Status Optimizer::allocate() {
   } else if (shard_->device() != nullptr) {
     DT_TRY_VALUE(pipe_, DevicePipe::create(shard_->comm()));
   }
+  if (options_.skip_non_finite) {
+    DT_TRY_VALUE(skipped_, SkippedSteps::create(shard_->comm(), [this](int slot, bool skipped) {
+                   learned(slot, skipped);
+                 }));
+  }
   if (total == 0) return {};
   DT_TRY_VALUE(char* const memory, allocate_state(total));
   for (const auto& [array, begin] : arrays) *array = memory + begin;
@@ -154,17 +161,24 @@ Status Optimizer::step(double rate, cuda::Stream stream) {
                       "\": there are no gradients; call it between dt_reducer_finish and the "
                       "next step's first dt_reducer_ready");
   }
+  const Status updated = update_all(rate, stream);
+  if (!updated.ok()) return shard_->fail(updated);  // the others go on to updated()
+  return shard_->updated(stream);
+}
+
+Status Optimizer::update_all(double rate, cuda::Stream stream) {
+  Reducer& reducer = *shard_->reducer();
+  bool skips = false;
+  DT_TRY_VALUE(const kernels::StepGuard guard, this->guard(stream, &skips));
+  if (skips) return {};
   std::vector<Alike> alike;
   std::vector<int32_t> offloaded;
-  Status updated;
-  for (int32_t i = 0; updated.ok() && i < reducer.param_count(); ++i) {
+  for (int32_t i = 0; i < reducer.param_count(); ++i) {
     if (reducer.has_users() && !reducer.used(i).value()) continue;
-    const auto has = shard_->piece(i, stream);
-    updated = has.status();
-    if (!updated.ok() || has.value().count == 0) continue;
-    const Shard::Piece& piece = has.value();
+    DT_TRY_VALUE(const Shard::Piece piece, shard_->piece(i, stream));
+    if (piece.count == 0) continue;
     if (device_ != nullptr) {
-      group(i, piece, &alike);
+      group(i, piece, guard, &alike);
     } else if (pipe_ != nullptr) {
       offloaded.push_back(i);
     } else {
@@ -172,13 +186,35 @@ Status Optimizer::step(double rate, cuda::Stream stream) {
       update(i, take_follows(i), piece.param, piece.grad, 0, piece.count, rate);
     }
   }
-  if (updated.ok() && device_ != nullptr) updated = launch(alike, rate, stream);
-  if (updated.ok() && pipe_ != nullptr) {
-    updated = update_offloaded(offloaded, rate, stream);
-    if (updated.ok()) updated = shard_->check_whole();  // the GPU goes on behind what has failed
+  if (device_ != nullptr) return launch(alike, guard, rate, stream);
+  if (pipe_ == nullptr) return {};
+  DT_TRY(update_offloaded(offloaded, rate, stream));
+  return shard_->check_whole();  // the GPU goes on behind what has failed
+}
+
+Result<kernels::StepGuard> Optimizer::guard(cuda::Stream stream, bool* skips) {
+  if (skipped_ == nullptr) return kernels::StepGuard();
+  Reducer& reducer = *shard_->reducer();
+  DT_TRY(reducer.find_norm(stream));
+  if (shard_->device() == nullptr) {
+    *skips = !std::isfinite(reducer.norm());
+    skipped_->add(*skips);
+    return kernels::StepGuard();
   }
-  if (!updated.ok()) return shard_->fail(updated);  // the others go on to updated()
-  return shard_->updated(stream);
+  DT_TRY_VALUE(const kernels::StepGuard guard, skipped_->add(reducer.norm_on_device(), stream));
+  if (device_ != nullptr) return guard;
+  DT_TRY_VALUE(const int64_t before, skipped_->count(1));
+  DT_TRY_VALUE(const int64_t now, skipped_->count(0));
+  *skips = now > before;
+  return kernels::StepGuard();
+}
+
+void Optimizer::learned(int slot, bool skipped) {
+  const uint32_t bit = uint32_t{1} << slot;
+  for (State& state : states_) {
+    if (skipped && (state.unknown & bit) != 0) --state.steps;
+    state.unknown &= ~bit;
+  }
 }
 
 kernels::UpdatedTensor Optimizer::arrays_of(int32_t index, const Shard::Piece& piece) const {
@@ -186,21 +222,26 @@ kernels::UpdatedTensor Optimizer::arrays_of(int32_t index, const Shard::Piece& p
   return {piece.param, piece.grad, state.first, state.second, state.master, piece.count};
 }
 
-void Optimizer::group(int32_t index, const Shard::Piece& piece, std::vector<Alike>* alike) {
+void Optimizer::group(int32_t index, const Shard::Piece& piece, const kernels::StepGuard& guard,
+                      std::vector<Alike>* alike) {
   const Dtype dtype = shard_->params()[static_cast<size_t>(index)].dtype;
   const double decay = options_.weight_decay[static_cast<size_t>(index)];
-  const int64_t steps = ++states_[static_cast<size_t>(index)].steps;
+  State& state = states_[static_cast<size_t>(index)];
+  const int64_t steps = ++state.steps;
+  const uint32_t earlier = state.unknown;
+  if (guard.norms != nullptr) state.unknown |= uint32_t{1} << guard.own;
   const Follows follows = take_follows(index);
   auto same = std::find_if(alike->begin(), alike->end(), [&](const Alike& each) {
     return each.dtype == dtype && each.decay == decay && each.steps == steps &&
-           each.follows == follows;
+           each.earlier == earlier && each.follows == follows;
   });
-  if (same == alike->end()) same = alike->insert(same, {dtype, decay, steps, follows, {}});
+  if (same == alike->end()) same = alike->insert(same, {dtype, decay, steps, earlier, follows, {}});
   same->tensors.push_back(arrays_of(index, piece));
 }
 
 /// Lists are marked behind all kernels, also where one could not be enqueued.
-Status Optimizer::launch(const std::vector<Alike>& alike, double rate, cuda::Stream stream) {
+Status Optimizer::launch(const std::vector<Alike>& alike, kernels::StepGuard guard, double rate,
+                         cuda::Stream stream) {
   kernels::TensorKernels& kernels = *device_->kernels;
   std::vector<const kernels::UpdateList*> lists;
   for (const Alike& each : alike) {
@@ -214,9 +255,21 @@ Status Optimizer::launch(const std::vector<Alike>& alike, double rate, cuda::Str
       launched = kernels.follow(*lists[i], each.follows == Follows::kSet, stream);
     }
     if (!launched.ok()) break;
-    launched = std::holds_alternative<Sgd>(options_.kind)
-                   ? kernels.sgd(*lists[i], sgd_step(each.steps, each.decay, rate), stream)
-                   : kernels.adamw(*lists[i], adamw_step(each.steps, each.decay, rate), stream);
+    guard.earlier = each.earlier;
+    // By how many of the earlier steps were skipped.
+    const auto steps = [&](auto step_after) {
+      std::vector<decltype(step_after(int64_t{1}))> made;
+      for (int k = 0; k <= std::popcount(each.earlier); ++k)
+        made.push_back(step_after(each.steps - k));
+      return made;
+    };
+    const auto adamw = [&](int64_t count) { return adamw_step(count, each.decay, rate); };
+    const auto sgd = [&](int64_t count) { return sgd_step(count, each.decay, rate); };
+    launched =
+        std::holds_alternative<Sgd>(options_.kind)
+            ? kernels.sgd(*lists[i], std::span<const kernels::SgdStep>(steps(sgd)), guard, stream)
+            : kernels.adamw(*lists[i], std::span<const kernels::AdamWStep>(steps(adamw)), guard,
+                            stream);
   }
   DT_TRY_VALUE(const MarkPtr behind, shard_->marks().set(stream));
   for (DeviceState::List& each : device_->lists) {
@@ -367,6 +420,7 @@ Result<Optimizer::Held> Optimizer::held(int32_t index, const Shard::Piece& piece
 void Optimizer::restored(int32_t index, int64_t steps, bool master) {
   State& state = states_[static_cast<size_t>(index)];
   state.steps = steps;
+  state.unknown = 0;
   state.set_count = master ? shard_->set_count(index) : -1;
   state.written_count = shard_->written_count();
 }

@@ -12,6 +12,7 @@
 #include "training/device_pipe.h"
 #include "training/mapped_memory.h"
 #include "training/shard.h"
+#include "training/skipped_steps.h"
 
 namespace dt::training {
 
@@ -44,6 +45,8 @@ class Optimizer {
     std::variant<AdamW, Sgd> kind;
     /// One for each parameter; AdamW's is decoupled. Empty: no decay.
     std::vector<double> weight_decay;
+    /// A step whose gradients have a norm that is not finite in f32 changes nothing.
+    bool skip_non_finite = false;
   };
 
   /// UNSUPPORTED for parameters that are no floating-point numbers.
@@ -70,9 +73,16 @@ class Optimizer {
   Result<Held> held(int32_t index, const Shard::Piece& piece, cuda::Stream stream);
   /// Although the shard is on a GPU.
   bool keeps_on_host() const { return pipe_ != nullptr; }
-  /// That a parameter took part in, as this rank counted them: 0 where it has no piece.
+  /// Waits until the host knows which steps were skipped.
+  Status settle() { return skipped_ == nullptr ? Status() : skipped_->learn(0); }
+  /// How many were, before the last `behind` steps; these are less than StepGuard::kSlots.
+  Result<int64_t> skipped(int64_t behind) {
+    return skipped_ == nullptr ? Result<int64_t>(0) : skipped_->count(behind);
+  }
+  /// That a parameter took part in, as this rank counted them: 0 where it has no piece. Behind
+  /// settle().
   int64_t steps(int32_t index) const { return states_[static_cast<size_t>(index)].steps; }
-  /// What held() points at was filled in.
+  /// What held() points at was filled in. Behind settle().
   /// @param master whether the f32 values were: otherwise they follow the parameter
   void restored(int32_t index, int64_t steps, bool master);
 
@@ -83,7 +93,8 @@ class Optimizer {
     char* first = nullptr;      ///< moment, or the momentum
     char* second = nullptr;     ///< moment
     char* master = nullptr;     ///< of f16 and bf16
-    int64_t steps = 0;          ///< that this parameter took part in
+    int64_t steps = 0;          ///< that this parameter took part in, those of `unknown` too
+    uint32_t unknown = 0;       ///< slots of steps among them that the GPU may have skipped
     int64_t set_count = -1;     ///< Shard::set_count() that `master` follows
     int64_t written_count = 0;  ///< likewise Shard::written_count()
   };
@@ -96,18 +107,26 @@ class Optimizer {
     Dtype dtype = Dtype::kF32;
     double decay = 0;
     int64_t steps = 0;
+    uint32_t earlier = 0;  ///< State::unknown before this step
     Follows follows = Follows::kNothing;
     std::vector<kernels::UpdatedTensor> tensors;
   };
   struct DeviceState;
 
   Status allocate();
+  /// A step that was found to be skipped did not count.
+  void learned(int slot, bool skipped);
+  /// What decides on the GPU whether this step happens, or on the host that it does not.
+  Result<kernels::StepGuard> guard(cuda::Stream stream, bool* skips);
+  Status update_all(double rate, cuda::Stream stream);
   Result<char*> allocate_state(int64_t bytes);
   kernels::AdamWStep adamw_step(int64_t steps, double decay, double rate) const;
   kernels::SgdStep sgd_step(int64_t steps, double decay, double rate) const;
   kernels::UpdatedTensor arrays_of(int32_t index, const Shard::Piece& piece) const;
-  void group(int32_t index, const Shard::Piece& piece, std::vector<Alike>* alike);
-  Status launch(const std::vector<Alike>& alike, double rate, cuda::Stream stream);
+  void group(int32_t index, const Shard::Piece& piece, const kernels::StepGuard& guard,
+             std::vector<Alike>* alike);
+  Status launch(const std::vector<Alike>& alike, kernels::StepGuard guard, double rate,
+                cuda::Stream stream);
   /// A part of a piece: `begin` is its first element, `param` and `gradient` are where the host has
   /// it.
   void update(int32_t index, Follows follows, void* param, const void* gradient, int64_t begin,
@@ -128,10 +147,11 @@ class Optimizer {
 
   const std::shared_ptr<Shard> shard_;
   const Options options_;
-  std::vector<State> states_;             ///< by parameter
-  std::unique_ptr<MappedMemory> memory_;  ///< of their arrays; null: there are none, or on a GPU
-  std::unique_ptr<DeviceState> device_;   ///< null: the state is with the host
-  std::unique_ptr<DevicePipe> pipe_;      ///< null: all is in one memory
+  std::vector<State> states_;              ///< by parameter
+  std::unique_ptr<MappedMemory> memory_;   ///< of their arrays; null: there are none, or on a GPU
+  std::unique_ptr<DeviceState> device_;    ///< null: the state is with the host
+  std::unique_ptr<DevicePipe> pipe_;       ///< null: all is in one memory
+  std::unique_ptr<SkippedSteps> skipped_;  ///< null: no step is
 };
 
 }  // namespace dt::training

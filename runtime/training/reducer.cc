@@ -406,6 +406,7 @@ Status Reducer::finish(cuda::Stream stream) {
   if (status.ok() && device_ != nullptr) status = share_by_users(stream);
   if (status.ok() && learning()) status = learn();
   has_results_ = status.ok();
+  has_norm_ = false;
   if (has_results_) ++state_steps_;
   for (const auto& bucket : buckets_) {
     if (status.ok() && device_ == nullptr && options_.pooled() &&

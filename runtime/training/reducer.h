@@ -168,6 +168,11 @@ class Reducer {
   /// most `max_norm`, and writes the norm of before to `norm`, on GPUs one of the GPU; may be null.
   /// Not finite: nothing is scaled.
   Status clip_norm(double max_norm, double norm_type, cuda::Stream stream, float* norm);
+  /// clip_norm() without clipping, where it was not called for these results.
+  Status find_norm(cuda::Stream stream);
+  /// What clip_norm() found: over host memory, and on the GPU.
+  float norm() const { return norm_; }
+  const float* norm_on_device() const { return device_->norm(); }
   /// Ranks that had a gradient at all in the last step; with find_unused.
   Result<int32_t> active() const;
   /// finish() compares these bytes between ranks every options.check_steps steps; null: no longer.
@@ -468,6 +473,8 @@ class Reducer {
   };
   std::vector<Watched> watched_;  // by parameter
   bool has_results_ = false;      // the last step's, where the slots say
+  bool has_norm_ = false;         // of the results
+  float norm_ = 0;                // that norm, over host memory
   int64_t finished_steps_ = 0;
   int64_t state_steps_ = 0;  // that `errors_` and `power_sgd_` have seen, also before load()
   Digester digester_;

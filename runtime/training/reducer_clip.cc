@@ -205,8 +205,10 @@ Status Reducer::clip_norm(double max_norm, double norm_type, cuda::Stream stream
       return Status(Code::kUnsupported,
                     format("dt_reducer_clip_norm: norm_type is %g; on GPUs it is 2", norm_type));
     }
-    return options_.by_units() ? clip_parts_on_device(max_norm, stream, norm)
-                               : clip_on_device(max_norm, stream, norm);
+    DT_TRY(options_.by_units() ? clip_parts_on_device(max_norm, stream, norm)
+                               : clip_on_device(max_norm, stream, norm));
+    has_norm_ = true;
+    return {};
   }
   double total = 0;
   if (options_.by_units()) {
@@ -214,7 +216,9 @@ Status Reducer::clip_norm(double max_norm, double norm_type, cuda::Stream stream
   } else {
     total = norm_of_results(norm_type);
   }
-  if (norm != nullptr) *norm = static_cast<float>(total);
+  norm_ = static_cast<float>(total);
+  has_norm_ = true;
+  if (norm != nullptr) *norm = norm_;
   const double factor = max_norm / (total + kBesideNorm);
   if (!std::isfinite(total) || !(factor < 1)) return {};
   for (size_t i = 0; i < slots_.size(); ++i) {
@@ -224,6 +228,11 @@ Status Reducer::clip_norm(double max_norm, double norm_type, cuda::Stream stream
                   factor);
   }
   return {};
+}
+
+Status Reducer::find_norm(cuda::Stream stream) {
+  return has_norm_ ? Status()
+                   : clip_norm(std::numeric_limits<double>::infinity(), 2, stream, nullptr);
 }
 
 std::vector<DeviceStep::Results> Reducer::results_on_device() const {

@@ -177,7 +177,10 @@ class Saving {
   /// Waits for what is still sent of the parameters.
   Status plan() {
     FileOptimizer names;
-    if (optimizer_ != nullptr) names = names_of(*optimizer_);
+    if (optimizer_ != nullptr) {
+      names = names_of(*optimizer_);
+      DT_TRY(optimizer_->settle());
+    }
     DT_TRY_VALUE(plan_, plan_file(shard_.params(), optimizer_ != nullptr ? &names : nullptr));
     DT_TRY_VALUE(pipe_, pipe_of(shard_));
     DT_TRY_VALUE(pieces_, all_pieces(shard_, stream_of(pipe_)));
@@ -345,7 +348,10 @@ Status Loading::find() {
   DT_TRY_VALUE(pipe_, pipe_of(shard_));
   DT_TRY_VALUE(pieces_, all_pieces(shard_, stream_of(pipe_)));
   FileOptimizer names;
-  if (optimizer_ != nullptr) names = names_of(*optimizer_);
+  if (optimizer_ != nullptr) {
+    names = names_of(*optimizer_);
+    DT_TRY(optimizer_->settle());
+  }
   const FileOptimizer* const wanted = optimizer_ != nullptr ? &names : nullptr;
   DT_TRY_VALUE(FilePlan plan, plan_file(shard_.params(), wanted));
   tensors_ = std::move(plan.tensors);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "training/stream_marks.h"
 
+#include <sched.h>
+
 namespace dt::training {
 
 StreamMarks::Pool::~Pool() {
@@ -37,6 +39,23 @@ std::shared_ptr<const collective::StreamSteps> steps_behind(
   steps->marks = std::move(marks);
   steps->before = std::move(before);
   return steps;
+}
+
+Status await_event(comm::Communicator& comm, cuda::Event event, Deadline deadline,
+                   bool broken_too) {
+  const std::shared_ptr<cuda::Runtime> runtime = comm.backend().device();
+  for (;;) {
+    DT_TRY_VALUE(const bool passed, runtime->passed(event));
+    if (passed) return {};
+    if (!broken_too) DT_TRY(comm.broken());
+    if (deadline.passed()) {
+      return Status(
+          Code::kTimeout,
+          format("%s has not come to what was enqueued on comm \"%s\" before the time-out",
+                 runtime->device().name.c_str(), comm.name().c_str()));
+    }
+    sched_yield();
+  }
 }
 
 }  // namespace dt::training

@@ -7,7 +7,9 @@
 
 #include "base/guarded.h"
 #include "base/status.h"
+#include "base/wait.h"
 #include "collective/operation.h"
+#include "comm/communicator.h"
 #include "cuda/runtime.h"
 
 namespace dt::training {
@@ -62,5 +64,9 @@ class StreamMarks {
 /// @param before as in StreamSteps; may be empty
 std::shared_ptr<const collective::StreamSteps> steps_behind(
     std::vector<MarkPtr> marks, std::function<Status(cuda::Stream)> before);
+
+/// Waits until the GPU of the communicator has come to `event`. TIMEOUT where it does not before
+/// `deadline`; the communicator's error where that breaks, unless `broken_too`.
+Status await_event(comm::Communicator& comm, cuda::Event event, Deadline deadline, bool broken_too);
 
 }  // namespace dt::training

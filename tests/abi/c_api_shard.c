@@ -208,8 +208,8 @@ static void check_adamw_options(const fixture* f, dt_shard* shard) {
     REFUSES("options->weight_decays[1]", dt_optimizer_adamw(shard, &options, &untouched));
   }
   dt_adamw_options_init(&options);
-  options.reserved = 1;
-  REFUSES("options->reserved", dt_optimizer_adamw(shard, &options, &untouched));
+  options.skip_non_finite = 2;
+  REFUSES("options->skip_non_finite", dt_optimizer_adamw(shard, &options, &untouched));
   options.struct_size = 0;
   REFUSES("dt_adamw_options_init", dt_optimizer_adamw(shard, &options, &untouched));
   EXPECT(untouched == f->open[OPTIMIZER]);
@@ -234,6 +234,11 @@ static void check_sgd_options(const fixture* f, dt_shard* shard) {
   dt_sgd_options_init(&options);
   options.weight_decay = -1;
   REFUSES("options->weight_decay", dt_optimizer_sgd(shard, &options, &untouched));
+  dt_sgd_options_init(&options);
+  options.skip_non_finite = -1;
+  REFUSES("options->skip_non_finite", dt_optimizer_sgd(shard, &options, &untouched));
+  options.reserved = 1;
+  REFUSES("options->reserved", dt_optimizer_sgd(shard, &options, &untouched));
   options.struct_size = 0;
   REFUSES("dt_sgd_options_init", dt_optimizer_sgd(shard, &options, &untouched));
   EXPECT(untouched == f->open[OPTIMIZER]);
@@ -300,6 +305,14 @@ void test_optimizer(const fixture* f) {
   OK(dt_optimizer_sgd(shard, NULL, &optimizer));
   REFUSES("rate", dt_optimizer_step(optimizer, (double)NAN, NULL));
   REFUSES_HANDLES(f, OPTIMIZER, dt_optimizer, "optimizer", dt_optimizer_step(h, 1, NULL));
+  int64_t skipped = -1;
+  REFUSES("behind is -1", dt_optimizer_skipped(optimizer, -1, &skipped));
+  REFUSES("behind is 8; it must be between 0 and 7", dt_optimizer_skipped(optimizer, 8, &skipped));
+  REFUSES("out_skipped", dt_optimizer_skipped(optimizer, 0, NULL));
+  REFUSES_HANDLES(f, OPTIMIZER, dt_optimizer, "optimizer", dt_optimizer_skipped(h, 0, &skipped));
+  EXPECT(skipped == -1);
+  OK(dt_optimizer_skipped(optimizer, 7, &skipped));
+  EXPECT(skipped == 0);
   FAILS(DT_ERR_INVALID_STATE, dt_optimizer_step(optimizer, 1, NULL));
   float single[] = {1, 2};
   double wide = 3;

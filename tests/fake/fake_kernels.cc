@@ -249,25 +249,30 @@ class FakeTensorKernels final : public kernels::TensorKernels {
         tensors.size_bytes(), std::make_unique<Updates>(std::move(plan), dtype));
   }
 
-  Status adamw(const kernels::UpdateList& list, const kernels::AdamWStep& step,
-               cuda::Stream stream) override {
+  Status adamw(const kernels::UpdateList& list, std::span<const kernels::AdamWStep> steps,
+               const kernels::StepGuard& guard, cuda::Stream stream) override {
     return for_each_update(
         "adamw", list, {true, true, true}, stream,
-        [step](const kernels::UpdatedTensor& each, Dtype dtype) {
+        [steps = copy_of(steps), guard](const kernels::UpdatedTensor& each, Dtype dtype) {
+          const kernels::AdamWStep* const step = taken(steps, guard);
+          if (step == nullptr) return;
           update(each, dtype, [&](Dtype type, void* param, const void* grad) {
-            kernels::adamw(type, step, {param, grad, each.first, each.second, each.count});
+            kernels::adamw(type, *step, {param, grad, each.first, each.second, each.count});
           });
         });
   }
 
-  Status sgd(const kernels::UpdateList& list, const kernels::SgdStep& step,
-             cuda::Stream stream) override {
-    return for_each_update("sgd", list, {true, false, false}, stream,
-                           [step](const kernels::UpdatedTensor& each, Dtype dtype) {
-                             update(each, dtype, [&](Dtype type, void* param, const void* grad) {
-                               kernels::sgd(type, step, {param, grad, each.first, each.count});
-                             });
-                           });
+  Status sgd(const kernels::UpdateList& list, std::span<const kernels::SgdStep> steps,
+             const kernels::StepGuard& guard, cuda::Stream stream) override {
+    return for_each_update(
+        "sgd", list, {true, false, false}, stream,
+        [steps = copy_of(steps), guard](const kernels::UpdatedTensor& each, Dtype dtype) {
+          const kernels::SgdStep* const step = taken(steps, guard);
+          if (step == nullptr) return;
+          update(each, dtype, [&](Dtype type, void* param, const void* grad) {
+            kernels::sgd(type, *step, {param, grad, each.first, each.count});
+          });
+        });
   }
 
   Status follow(const kernels::UpdateList& list, bool all, cuda::Stream stream) override {
@@ -332,6 +337,22 @@ class FakeTensorKernels final : public kernels::TensorKernels {
       delete held;
     };
     return std::shared_ptr<Base>(list.release(), free);
+  }
+
+  template <class Step>
+  static std::vector<Step> copy_of(std::span<const Step> steps) {
+    return std::vector<Step>(steps.begin(), steps.end());
+  }
+  /// Null: none.
+  template <class Step>
+  static const Step* taken(const std::vector<Step>& steps, const kernels::StepGuard& guard) {
+    if (guard.norms == nullptr) return &steps.at(0);
+    if (!std::isfinite(guard.norms[guard.own])) return nullptr;
+    size_t missed = 0;
+    for (int slot = 0; slot < kernels::StepGuard::kSlots; ++slot) {
+      if ((guard.earlier >> slot & 1) != 0 && !std::isfinite(guard.norms[slot])) ++missed;
+    }
+    return &steps.at(missed);
   }
 
   template <class F>

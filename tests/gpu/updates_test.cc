@@ -4,6 +4,8 @@
 
 #include <array>
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <string>
 
 #include "gpu.h"
@@ -16,6 +18,7 @@ using dt::Dtype;
 using dt::dtype_bytes;
 using dt::kernels::AdamWStep;
 using dt::kernels::SgdStep;
+using dt::kernels::StepGuard;
 using dt::kernels::UpdatedTensor;
 using namespace dt::test;
 
@@ -212,6 +215,47 @@ TEST_CASE("adamw: the host's bits after several steps, in all dtypes, sizes and 
           });
     }
   });
+}
+
+TEST_CASE("norms on the GPU decide whether a step happens, and which") {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float norms[StepGuard::kSlots] = {1, NAN, kInfinity, 2, -kInfinity, 0, 3, NAN};
+  Bytes bytes(sizeof norms);
+  std::memcpy(bytes.data(), norms, sizeof norms);
+  const DeviceBytes ring(&update_gpu(), bytes);
+  const auto* const on_device = static_cast<const float*>(ring.at());
+  std::vector<AdamWStep> adamw_steps;
+  std::vector<SgdStep> sgd_steps;
+  for (const double rate : {0.1, 0.2, 0.3, 0.4, 0.5}) {
+    adamw_steps.push_back({0.1, 0.999, 0.001, 0.9999, rate, 1.3, 1e-8});
+    sgd_steps.push_back({0.01, 0.9, 0.3, rate, true});
+  }
+  struct Guarded {
+    StepGuard guard;
+    int taken;
+  };
+  const Guarded all[] = {{{on_device, 1, 0}, -1},   {{on_device, 2, 0x9}, -1},
+                         {{on_device, 0, 0}, 0},    {{on_device, 5, 0x49}, 0},
+                         {{on_device, 3, 0x02}, 1}, {{on_device, 6, 0x17}, 3},
+                         {{on_device, 6, 0x96}, 4}, {{nullptr, 1, 0xff}, 0}};
+  for (const auto& [guard, taken] : all) {
+    for_all_updates(true, true, [&, guard = guard, taken = taken](Updated* updated) {
+      must(
+          update_gpu().kernels->adamw(*updated->prepared, adamw_steps, guard, update_gpu().stream));
+      must(update_gpu().kernels->sgd(*updated->prepared, sgd_steps, guard, update_gpu().stream));
+      if (taken < 0) return;
+      const auto index = static_cast<size_t>(taken);
+      updated->step_on_host(
+          [&](Dtype dtype, void* param, const void* gradient, const UpdatedTensor& tensor) {
+            dt::kernels::adamw(dtype, adamw_steps[index],
+                               {param, gradient, tensor.first, tensor.second, tensor.count});
+          });
+      updated->step_on_host([&](Dtype dtype, void* param, const void* gradient,
+                                const UpdatedTensor& tensor) {
+        dt::kernels::sgd(dtype, sgd_steps[index], {param, gradient, tensor.first, tensor.count});
+      });
+    });
+  }
 }
 
 TEST_CASE("sgd without a momentum: the host's bits") { check_sgd_steps(false, false); }

@@ -17,6 +17,9 @@ namespace Dt
         public double WeightDecay { get; set; } = 0.01;
         /// <summary>One for each parameter; null: WeightDecay for all.</summary>
         public double[] WeightDecays { get; set; }
+        /// <summary>A step whose gradients are not all finite changes nothing, see
+        /// <see cref="Optimizer.Skipped"/>.</summary>
+        public bool SkipNonFinite { get; set; }
     }
 
     /// <summary>How SGD updates. Zero and false are the defaults.</summary>
@@ -34,6 +37,9 @@ namespace Dt
         public double WeightDecay { get; set; }
         /// <summary>One for each parameter; null: WeightDecay for all.</summary>
         public double[] WeightDecays { get; set; }
+        /// <summary>A step whose gradients are not all finite changes nothing, see
+        /// <see cref="Optimizer.Skipped"/>.</summary>
+        public bool SkipNonFinite { get; set; }
     }
 
     /// <summary>Updates this rank's pieces of a <see cref="Shard"/> by AdamW or SGD, which compute
@@ -55,6 +61,7 @@ namespace Dt
             packer.AddNumber(chosen.Beta2);
             packer.AddNumber(chosen.Epsilon);
             packer.AddNumber(chosen.WeightDecay);
+            packer.AddNumber(chosen.SkipNonFinite ? 1 : 0);
             byte[] packed = Packed("AdamW", shard, packer, chosen.WeightDecays);
             return new Optimizer(Raw.Native.optimizer_adamw(shard, packed, packed.Length));
         }
@@ -69,6 +76,7 @@ namespace Dt
             packer.AddNumber(chosen.Dampening);
             packer.AddNumber(chosen.WeightDecay);
             packer.AddNumber(chosen.Nesterov ? 1 : 0);
+            packer.AddNumber(chosen.SkipNonFinite ? 1 : 0);
             byte[] packed = Packed("Sgd", shard, packer, chosen.WeightDecays);
             return new Optimizer(Raw.Native.optimizer_sgd(shard, packed, packed.Length));
         }
@@ -91,5 +99,10 @@ namespace Dt
         /// Collective.</summary>
         public void Step(double rate, IntPtr stream = default(IntPtr)) =>
             Raw.Native.optimizer_step(this, rate, stream.ToInt64());
+
+        /// <summary>How many steps SkipNonFinite has skipped, but for the last
+        /// <paramref name="behind"/>, 0 to 7: the same number on all ranks. On GPUs it waits until
+        /// the counted steps are over.</summary>
+        public long Skipped(int behind = 0) => Raw.Native.optimizer_skipped(this, behind);
     }
 }

@@ -237,18 +237,24 @@ class Optimizer:
 
     @classmethod
     def adamw(cls, shard: Shard, *, betas: Tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-              weight_decay: Union[float, Sequence[float]] = 0.01) -> "Optimizer":
-        """AdamW. weight_decay: of all parameters, or of each."""
+              weight_decay: Union[float, Sequence[float]] = 0.01, skip_non_finite: bool = False) -> "Optimizer":
+        """AdamW.
+
+        weight_decay: of all parameters, or of each
+        skip_non_finite: a step whose gradients are not all finite changes nothing, see skipped()
+        """
+        decay, *decays = _decay(shard, weight_decay)
         return cls(shard, _raw.optimizer_adamw(shard._open().number, pack(
-            [*map(_bits, (betas[0], betas[1], eps, *_decay(shard, weight_decay)))])))
+            [*map(_bits, (betas[0], betas[1], eps, decay)), bool(skip_non_finite), *map(_bits, decays)])))
 
     @classmethod
     def sgd(cls, shard: Shard, *, momentum: float = 0, dampening: float = 0, nesterov: bool = False,
-            weight_decay: Union[float, Sequence[float]] = 0) -> "Optimizer":
-        """SGD. weight_decay: of all parameters, or of each."""
+            weight_decay: Union[float, Sequence[float]] = 0, skip_non_finite: bool = False) -> "Optimizer":
+        """SGD; weight_decay and skip_non_finite as of adamw()."""
         decay, *decays = _decay(shard, weight_decay)
         return cls(shard, _raw.optimizer_sgd(shard._open().number, pack(
-            [*map(_bits, (momentum, dampening, decay)), bool(nesterov), *map(_bits, decays)])))
+            [*map(_bits, (momentum, dampening, decay)), bool(nesterov), bool(skip_non_finite),
+             *map(_bits, decays)])))
 
     def _open(self) -> Handle:
         if self._owner is None:
@@ -264,6 +270,13 @@ class Optimizer:
         with self._shard.reducer._lock:
             self._shard._updates += 1
             _raw.optimizer_step(self._open().number, float(rate), stream_number(stream))
+
+    def skipped(self, behind: int = 0) -> int:
+        """How many steps skip_non_finite has skipped, but for the last `behind`, 0 to 7: the same number on all ranks,
+        so that all lower the scale of a loss in the same step. On GPUs it waits until the counted steps are over.
+        """
+        with self._shard.reducer._lock:
+            return int(_raw.optimizer_skipped(self._open().number, behind))
 
     def close(self) -> None:
         """Drops it with its state."""

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <span>
 
 #include "base/dtype.h"
 #include "kernels/cuda/chunks.h"
@@ -68,9 +69,11 @@ cudaError_t launch_squares(const Launch& launch, Dtype dtype, const double* larg
 cudaError_t launch_clip_factor_of_squares(const Launch& launch, const double* largest,
                                           const int64_t* sum, double max_norm, double tiny,
                                           float* norm, float* factor);
-cudaError_t launch_adamw(const UpdateLaunch& launch, Dtype dtype, const AdamWStep& step);
+cudaError_t launch_adamw(const UpdateLaunch& launch, Dtype dtype, std::span<const AdamWStep> steps,
+                         const StepGuard& guard);
 /// `momentum`: the tensors have a `first`.
-cudaError_t launch_sgd(const UpdateLaunch& launch, Dtype dtype, const SgdStep& step, bool momentum);
+cudaError_t launch_sgd(const UpdateLaunch& launch, Dtype dtype, std::span<const SgdStep> steps,
+                       const StepGuard& guard, bool momentum);
 /// Of f16 or bf16.
 cudaError_t launch_follow(const UpdateLaunch& launch, Dtype dtype, bool all);
 

@@ -169,15 +169,18 @@ class CudaTensorKernels : public TensorKernels {
     return checked("divide", device(), launch_divide(on, data, dtype, count, divisor));
   }
 
-  Status adamw(const UpdateList& list, const AdamWStep& step, cuda::Stream stream) override {
-    return update("adamw", list, UpdateArrays{true, true, true}, stream,
-                  [&](const auto& on) { return launch_adamw(on, update_list(list).dtype, step); });
+  Status adamw(const UpdateList& list, std::span<const AdamWStep> steps, const StepGuard& guard,
+               cuda::Stream stream) override {
+    return update("adamw", list, UpdateArrays{true, true, true}, stream, [&](const auto& on) {
+      return launch_adamw(on, update_list(list).dtype, steps, guard);
+    });
   }
 
-  Status sgd(const UpdateList& list, const SgdStep& step, cuda::Stream stream) override {
+  Status sgd(const UpdateList& list, std::span<const SgdStep> steps, const StepGuard& guard,
+             cuda::Stream stream) override {
     return update("sgd", list, UpdateArrays{true, false, false}, stream, [&](const auto& on) {
       const DeviceUpdateList& device_list = update_list(list);
-      return launch_sgd(on, device_list.dtype, step, device_list.arrays.first);
+      return launch_sgd(on, device_list.dtype, steps, guard, device_list.arrays.first);
     });
   }
 

@@ -104,10 +104,22 @@ class TensorKernels {
   /// lacks one the dtype needs.
   virtual Result<std::shared_ptr<UpdateList>> prepare_update(std::span<const UpdatedTensor> tensors,
                                                              Dtype dtype) = 0;
-  /// INVALID_ARGUMENT where the list has no gradients or not both moments.
-  virtual Status adamw(const UpdateList& list, const AdamWStep& step, cuda::Stream stream) = 0;
-  /// `first` is the momentum; a list without it has none. INVALID_ARGUMENT without gradients.
-  virtual Status sgd(const UpdateList& list, const SgdStep& step, cuda::Stream stream) = 0;
+  /// Takes steps[k] where k of guard.earlier did not happen, and nothing where this one does not:
+  /// there is one step for each bit of these, and one more. INVALID_ARGUMENT where the list has no
+  /// gradients or not both moments.
+  virtual Status adamw(const UpdateList& list, std::span<const AdamWStep> steps,
+                       const StepGuard& guard, cuda::Stream stream) = 0;
+  /// Likewise. `first` is the momentum; a list without it has none. INVALID_ARGUMENT without
+  /// gradients.
+  virtual Status sgd(const UpdateList& list, std::span<const SgdStep> steps, const StepGuard& guard,
+                     cuda::Stream stream) = 0;
+  /// A step that happens.
+  Status adamw(const UpdateList& list, const AdamWStep& step, cuda::Stream stream) {
+    return adamw(list, {&step, 1}, {}, stream);
+  }
+  Status sgd(const UpdateList& list, const SgdStep& step, cuda::Stream stream) {
+    return sgd(list, {&step, 1}, {}, stream);
+  }
   /// master = param, widened; without `all` only where master, rounded to the parameter's dtype,
   /// has other bits than the parameter. Nothing for f32 and f64, which have no masters.
   virtual Status follow(const UpdateList& list, bool all, cuda::Stream stream) = 0;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps of optimizers: the arithmetic of kernels/host/optimize_impl.h, bit for bit.
+#include <iterator>
+#include <span>
+
 #include "kernels/cuda/elements.cuh"
 
 namespace dt::kernels {
@@ -48,6 +51,7 @@ struct AdamW {
   static constexpr bool kSecond = true;
   static constexpr bool kFollows = false;
 
+  AdamW() = default;
   explicit AdamW(const AdamWStep& step)
       : first_share(static_cast<Wide>(step.first_share)),
         second_kept(static_cast<Wide>(step.second_kept)),
@@ -76,6 +80,7 @@ struct Sgd {
   static constexpr bool kSecond = false;
   static constexpr bool kFollows = false;
 
+  Sgd() = default;
   explicit Sgd(const SgdStep& step)
       : decay(static_cast<Wide>(step.decay)),
         momentum_kept(static_cast<Wide>(step.momentum_kept)),
@@ -106,6 +111,9 @@ struct Follow {
   static constexpr bool kSecond = false;
   static constexpr bool kFollows = true;
 
+  Follow() = default;
+  explicit Follow(bool all_of_them) : all(all_of_them) {}
+
   __device__ bool operator()(T source, Wide& value, Wide&, Wide&) const {
     if (!all && bits_of(narrowed<T>(value)) == bits_of(source)) return false;
     const auto wide = cast<float>(source);
@@ -113,7 +121,7 @@ struct Follow {
     return true;
   }
 
-  bool all;
+  bool all = false;
 };
 
 /// One part of one tensor; arrays that the step does not have are null.
@@ -222,9 +230,34 @@ __device__ void update_packs(const Part<T, Step>& part, int packs, const Step& s
   }
 }
 
+/// Which of several steps is taken.
+template <class Step>
+struct Choice {
+  static constexpr int kMost = Step::kFollows ? 1 : StepGuard::kSlots;
+
+  /// Negative: none.
+  __device__ int taken() const {
+    if (guard.norms == nullptr) return 0;
+    if (!isfinite(guard.norms[guard.own])) return -1;
+    int missed = 0;
+#pragma unroll
+    for (int slot = 0; slot < StepGuard::kSlots; ++slot) {
+      if ((guard.earlier >> slot & 1) != 0 && !isfinite(guard.norms[slot])) ++missed;
+    }
+    return missed;
+  }
+
+  StepGuard guard;
+  Step steps[kMost];
+};
+
 template <class T, class Step>
-__global__ void __launch_bounds__(kThreads) update(DeviceUpdates list, Step step) {
+__global__ void __launch_bounds__(kThreads)
+    update(DeviceUpdates list, const __grid_constant__ Choice<Step> choice) {
   constexpr int kWidth = kPackElements<T>;
+  const int taken = choice.taken();
+  if (taken < 0) return;
+  const Step step = choice.steps[taken];
   const int thread = static_cast<int>(threadIdx.x);
   for (int64_t index = blockIdx.x; index < list.chunks; index += gridDim.x) {
     const UpdateRecord record = list.tensors[list.tensor_of_chunk[index]];
@@ -251,11 +284,15 @@ __global__ void __launch_bounds__(kThreads) update(DeviceUpdates list, Step step
   }
 }
 
-template <class T, class Step>
-cudaError_t start(const UpdateLaunch& launch, const Step& step) {
+template <class T, class Step, class Given>
+cudaError_t start(const UpdateLaunch& launch, std::span<const Given> steps,
+                  const StepGuard& guard = {}) {
+  Choice<Step> choice{guard, {}};
+  if (steps.empty() || steps.size() > std::size(choice.steps)) return cudaErrorInvalidValue;
+  for (size_t i = 0; i < steps.size(); ++i) choice.steps[i] = Step(steps[i]);
   update<T, Step>
       <<<blocks_for(launch.list.chunks, launch.multiprocessors), kThreads, 0, launch.stream>>>(
-          launch.list, step);
+          launch.list, choice);
   return cudaGetLastError();
 }
 
@@ -275,20 +312,24 @@ cudaError_t load_update() {
   });
 }
 
-cudaError_t launch_adamw(const UpdateLaunch& launch, Dtype dtype, const AdamWStep& step) {
-  return with_float_type(dtype, [&]<class T>() { return start<T>(launch, AdamW<T>(step)); });
+cudaError_t launch_adamw(const UpdateLaunch& launch, Dtype dtype, std::span<const AdamWStep> steps,
+                         const StepGuard& guard) {
+  return with_float_type(dtype,
+                         [&]<class T>() { return start<T, AdamW<T>>(launch, steps, guard); });
 }
 
-cudaError_t launch_sgd(const UpdateLaunch& launch, Dtype dtype, const SgdStep& step,
-                       bool momentum) {
+cudaError_t launch_sgd(const UpdateLaunch& launch, Dtype dtype, std::span<const SgdStep> steps,
+                       const StepGuard& guard, bool momentum) {
   return with_float_type(dtype, [&]<class T>() {
-    return momentum ? start<T>(launch, Sgd<T, true>(step)) : start<T>(launch, Sgd<T, false>(step));
+    return momentum ? start<T, Sgd<T, true>>(launch, steps, guard)
+                    : start<T, Sgd<T, false>>(launch, steps, guard);
   });
 }
 
 cudaError_t launch_follow(const UpdateLaunch& launch, Dtype dtype, bool all) {
-  if (dtype == Dtype::kF16) return start<__half>(launch, Follow<__half>{all});
-  if (dtype == Dtype::kBf16) return start<__nv_bfloat16>(launch, Follow<__nv_bfloat16>{all});
+  const std::span<const bool> step(&all, 1);
+  if (dtype == Dtype::kF16) return start<__half, Follow<__half>>(launch, step);
+  if (dtype == Dtype::kBf16) return start<__nv_bfloat16, Follow<__nv_bfloat16>>(launch, step);
   return cudaErrorInvalidValue;
 }
 

@@ -526,6 +526,25 @@ static class ShardTests
                 "Step: rate is inf; it must be finite");
             optimizer.Step(Rate);
         }
+        Skips(each.world, shard => Optimizer.AdamW(shard, new AdamWOptions { SkipNonFinite = true }));
+        Skips(each.world, shard => Optimizer.Sgd(shard, new SgdOptions { SkipNonFinite = true }));
+    }
+
+    static void Skips(Comm world, Func<Shard, Optimizer> make)
+    {
+        using (Shard shard = new Shard(world, new Param[] { new Param(2) }))
+        using (Optimizer optimizer = make(shard))
+        {
+            foreach (float each in new float[] { float.NaN, 1, float.PositiveInfinity })
+            {
+                shard.Reducer.Ready(0, new float[] { 1, each });
+                shard.Reducer.Finish();
+                optimizer.Step(Rate);
+            }
+            Suite.Check(optimizer.Skipped() == 2, "two steps were skipped");
+            Suite.Check(optimizer.Skipped(1) == 1, "one before the last");
+            Invalid(() => optimizer.Skipped(8), "behind is 8; it must be between 0 and 7");
+        }
     }
 
     static void AdamWRefuses(Shard shard, AdamWOptions options, string text)

@@ -156,6 +156,24 @@ class Shards(unittest.TestCase):
             for result in results[1:]:
                 self.assertEqual(result, results[0])
 
+    def test_a_step_that_is_not_finite_changes_nothing_where_that_is_asked_for(self):
+        def body(job, comm):
+            for make in dt.Optimizer.adamw, dt.Optimizer.sgd:
+                with dt.Shard(comm, [dt.Param(3)]) as shard, make(shard, skip_non_finite=True) as optimizer:
+                    for step in range(3):
+                        bad = float("inf") if step != 1 and job.rank == 0 else 0.0
+                        shard.reducer.ready(0, array.array("f", [1, 1, 1 + bad]))
+                        shard.reducer.finish()
+                        optimizer.step(RATE)
+                    shard.gather(0)
+                    value = memoryview(shard.param(0))[2]
+                    self.assertTrue(-1 < value < 0, value)
+                    self.assertEqual([optimizer.skipped(behind) for behind in (0, 1, 2, 3)], [2, 1, 1, 0])
+                    with self.assertRaisesRegex(dt.InvalidArgumentError, "behind is 8; it must be between 0 and 7"):
+                        optimizer.skipped(8)
+
+        run_ranks(2, body)
+
     def test_optimizer_refusals(self):
         def body(_, comm):
             shard = dt.Shard(comm, [dt.Param(1)] * 2)

@@ -2,7 +2,9 @@
 // Parameters in shards on GPUs that are made of threads.
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <filesystem>
+#include <future>
 
 #include "../../sanitizers.h"
 #include "device_shards.h"
@@ -197,6 +199,109 @@ TEST_CASE("shard on GPUs: parameters without a gradient") {
         rank.expect(trainer.values() == *first, format("stage %d", stage));
       }
     }
+  });
+}
+
+/// Trains, and looks at how many steps were skipped. Without `skip_non_finite` the bad steps are
+/// left out. `file`: a checkpoint is made and read between two steps.
+Tensors trained_with_bad(const GpuRank& rank, const ShardTrainer::Options& options, int64_t steps,
+                         cuda::Stream stream, const std::string& file = "") {
+  ShardTrainer trainer(&rank, ShardTrainer::model(), options);
+  rank.expect_ok(trainer.created(), "create");
+  if (!trainer.created().ok()) return {};
+  rank.expect_ok(trainer.set_all(stream), "set");
+  int64_t skipped = 0;
+  std::vector<bool> bad;
+  for (int64_t step = 0; step < steps; ++step) {
+    bad.push_back(options.bad_steps.count(step) > 0);
+    if (bad.back() && !options.skip_non_finite) continue;
+    rank.expect_ok(trainer.step(step, stream), "step");
+    if (bad.back()) ++skipped;
+    const Result<int64_t> before = trainer.optimizer()->skipped(7);
+    rank.expect_ok(before.status(), "skipped");
+    const auto behind = std::min<int64_t>(step + 1, 7);
+    rank.expect(before.ok() &&
+                    (!options.skip_non_finite ||
+                     before.value() == skipped - std::count(bad.end() - behind, bad.end(), true)),
+                "those before the last 7");
+    if (step != steps / 2 || file.empty()) continue;
+    rank.expect_ok(training::save_shard(trainer.shard(), trainer.optimizer(), file), "save");
+    rank.expect_ok(training::load_shard(trainer.shard(), trainer.optimizer(), file), "load");
+  }
+  const Result<int64_t> all = trainer.optimizer()->skipped(0);
+  rank.expect(all.ok() && all.value() == skipped, format("%d skipped", static_cast<int>(skipped)));
+  rank.expect_ok(trainer.read(stream), "read");
+  return trainer.values();
+}
+
+TEST_CASE("shard on GPUs: steps that are not finite change nothing and count for nothing") {
+  const auto folder = std::filesystem::temp_directory_path() / format("dt-skipped-%d", getpid());
+  std::filesystem::create_directory(folder);
+  const std::string path = folder / "model.safetensors";
+  struct Variant {
+    GpuWorld world;
+    int32_t stage;
+    std::variant<training::AdamW, training::Sgd> optimizer;
+    float max_norm;
+  };
+  const training::Sgd sgd{0.5, 0.25, false};
+  std::vector<Variant> variants = {{{"nccl", 3}, 3, training::AdamW{}, 0},
+                                   {{"staged", 2}, 1, sgd, 3}};
+  if (!kThreadSanitizer) {
+    variants.push_back({{"nccl", 2}, 0, sgd, 0});
+    variants.push_back({{"nccl", 2}, 0, training::AdamW{}, 3});
+    variants.push_back({{"staged", 2}, 3, sgd, 0});
+  }
+  for (const Variant& variant : variants) {
+    CAPTURE(variant.stage);
+    run_on_gpus(variant.world, [&](GpuRank& rank) {
+      rank.cuda->set_delay_us(rank.rank * 10);
+      const cuda::Stream stream = rank.new_stream();
+      ShardTrainer::Options options = at_stage(variant.stage);
+      options.optimizer = variant.optimizer;
+      options.max_norm = variant.max_norm;
+      options.shard.reducer.find_unused = true;
+      options.is_unused = [](int64_t step, size_t p) {
+        return p > 4 && (step + static_cast<int64_t>(p)) % 3 == 0;
+      };
+      options.bad_steps = {0, 1, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14};
+      constexpr int64_t kSteps = 16;
+      const Tensors plain = trained_with_bad(rank, options, kSteps, stream);
+      options.skip_non_finite = true;
+      rank.expect(trained_with_bad(rank, options, kSteps, stream) == plain, "the GPU decides");
+      rank.expect(trained_with_bad(rank, options, kSteps, stream, path) == plain, "a checkpoint");
+      options.shard.offload = folder;
+      rank.expect(trained_with_bad(rank, options, kSteps, stream) == plain, "state with the host");
+    });
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("shard on GPUs: the host does not wait to learn whether a step was finite") {
+  run_on_gpus({"nccl", 1}, [](GpuRank& rank) {
+    const cuda::Stream stream = rank.new_stream();
+    ShardTrainer::Options options = at_stage(0);
+    options.bad_steps = {1, 3, 4};
+    ShardTrainer reference(&rank, ShardTrainer::model(), options);
+    rank.expect_ok(reference.set_all(stream), "set");
+    for (const int64_t step : {0, 2, 5, 6, 7}) rank.expect_ok(reference.step(step, stream), "step");
+    rank.expect_ok(reference.read(stream), "read");
+
+    options.skip_non_finite = true;
+    ShardTrainer trainer(&rank, ShardTrainer::model(), options);
+    rank.expect_ok(trainer.set_all(stream), "set");
+    const auto opened = std::make_shared<std::promise<void>>();
+    trainer.launch(
+        stream, [gate = opened->get_future().share()] { gate.wait_for(std::chrono::seconds(30)); });
+    for (int64_t step = 0; step < 7; ++step) rank.expect_ok(trainer.step(step, stream), "step");
+    const Result<int64_t> before = trainer.optimizer()->skipped(7);
+    rank.expect(before.ok() && before.value() == 0, "no step is known of yet");
+    rank.expect_ok(trainer.step(7, stream), "the eighth step");
+    opened->set_value();
+    const Result<int64_t> all = trainer.optimizer()->skipped(0);
+    rank.expect(all.ok() && all.value() == 3, "three were not finite");
+    rank.expect_ok(trainer.read(stream), "read");
+    rank.expect(trainer.values() == reference.values(), "the values of the others");
   });
 }
 

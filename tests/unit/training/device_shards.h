@@ -2,7 +2,9 @@
 #pragma once
 
 #include <deque>
+#include <limits>
 #include <optional>
+#include <set>
 
 #include "device_trainer.h"
 #include "training/optimizer.h"
@@ -23,7 +25,10 @@ class ShardTrainer {
     bool in_place = false;  ///< gradients are written where dt_reducer_grad() says
     int passes = 1;         ///< that gradients are accumulated over
     double max_norm = 0;    ///< 0: not clipped
-    int64_t elements = 0;   ///< of the largest parameter; 0: standard
+    bool skip_non_finite = false;
+    std::set<int64_t> bad_steps = {};  ///< in which one rank has a gradient that is not finite
+    /// Empty: none are.
+    std::function<bool(int64_t step, size_t param)> is_unused = {};
   };
 
   static std::vector<training::Param> model(bool integers_too = false) {
@@ -61,6 +66,7 @@ class ShardTrainer {
     shard_ = std::move(made).value();
     training::Optimizer::Options how;
     how.kind = options_.optimizer;
+    how.skip_non_finite = options_.skip_non_finite;
     for (size_t p = 0; p < params_.size(); ++p) {
       how.weight_decay.push_back(p % 2 == 0 ? options_.decay : 0);
     }
@@ -99,6 +105,8 @@ class ShardTrainer {
     const Result<void*> from = shard_->param(index);
     rank_->expect_ok(from.status(), "param");
     if (!from.ok()) return;
+    const bool is_bad = options_.bad_steps.count(step) > 0 && rank_->rank == step % rank_->size &&
+                        p == kBadParams[step % 4];
     launch(stream, [=, param = params_[p], me = rank_->rank, from = from.value()] {
       with_dtype(param.dtype, [&](auto element) {
         using T = decltype(element);
@@ -108,6 +116,10 @@ class ShardTrainer {
           const auto given_now = static_cast<double>(given(step + pass, me, p, i)) - 32;
           test::store<T>(to, i, static_cast<A>(given_now / 8 + std::trunc(value * 16) / 16));
         }
+        if (!is_bad || param.count == 0) return;
+        using Limits = std::numeric_limits<A>;
+        test::store<T>(to, param.count / 2,
+                       step % 2 == 0 ? Limits::infinity() : Limits::quiet_NaN());
       });
     });
   }
@@ -135,7 +147,12 @@ class ShardTrainer {
     for (int32_t unit = units_; unit-- > 0;) {
       DT_TRY(shard_->gather(unit, stream));
       for (size_t p = params_.size(); p-- > 0;) {
-        if (params_[p].unit == unit) DT_TRY(give(step, p, pass, stream));
+        if (params_[p].unit != unit) continue;
+        if (options_.is_unused && options_.is_unused(step, p)) {
+          DT_TRY(reducer().unused(static_cast<int32_t>(p), nullptr, stream));
+        } else {
+          DT_TRY(give(step, p, pass, stream));
+        }
       }
       DT_TRY(shard_->release(unit, stream));
     }
@@ -183,6 +200,8 @@ class ShardTrainer {
   }
 
  private:
+  static constexpr size_t kBadParams[] = {0, 1, 2, 4};  // in turn
+
   const GpuRank* const rank_;
   const std::vector<training::Param> params_;
   const Options options_;

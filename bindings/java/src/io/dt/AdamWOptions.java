@@ -7,27 +7,35 @@ import java.util.List;
 public final class AdamWOptions {
   /** The defaults: betas 0.9 and 0.999, epsilon 1e-8, weight decay 0.01. */
   public static final AdamWOptions DEFAULT =
-      new AdamWOptions(0.9, 0.999, 1e-8, 0.01, new double[0]);
+      new AdamWOptions(0.9, 0.999, 1e-8, 0.01, new double[0], false);
 
   private final double beta1;
   private final double beta2;
   private final double epsilon;
   private final double weightDecay;
   private final double[] weightDecays;
+  private final boolean skipNonFinite;
 
   private AdamWOptions(
-      double beta1, double beta2, double epsilon, double weightDecay, double[] weightDecays) {
+      double beta1,
+      double beta2,
+      double epsilon,
+      double weightDecay,
+      double[] weightDecays,
+      boolean skipNonFinite) {
     this.beta1 = beta1;
     this.beta2 = beta2;
     this.epsilon = epsilon;
     this.weightDecay = weightDecay;
     this.weightDecays = weightDecays;
+    this.skipNonFinite = skipNonFinite;
   }
 
   /** In the order of Raw.optimizer_adamw. */
   byte[] pack(String method, List<Param> params) {
     Checks.oneEach(method, "weightDecays", weightDecays.length, params);
     Packing packing = new Packing().add(beta1).add(beta2).add(epsilon).add(weightDecay);
+    packing.add(skipNonFinite ? 1 : 0);
     for (double each : weightDecays) packing.add(each);
     return packing.take();
   }
@@ -40,7 +48,7 @@ public final class AdamWOptions {
    * @return a changed copy
    */
   public AdamWOptions withBetas(double beta1, double beta2) {
-    return new AdamWOptions(beta1, beta2, epsilon, weightDecay, weightDecays);
+    return new AdamWOptions(beta1, beta2, epsilon, weightDecay, weightDecays, skipNonFinite);
   }
 
   /**
@@ -50,7 +58,7 @@ public final class AdamWOptions {
    * @return a changed copy
    */
   public AdamWOptions withEpsilon(double epsilon) {
-    return new AdamWOptions(beta1, beta2, epsilon, weightDecay, weightDecays);
+    return new AdamWOptions(beta1, beta2, epsilon, weightDecay, weightDecays, skipNonFinite);
   }
 
   /**
@@ -60,7 +68,7 @@ public final class AdamWOptions {
    * @return a changed copy
    */
   public AdamWOptions withWeightDecay(double weightDecay) {
-    return new AdamWOptions(beta1, beta2, epsilon, weightDecay, new double[0]);
+    return new AdamWOptions(beta1, beta2, epsilon, weightDecay, new double[0], skipNonFinite);
   }
 
   /**
@@ -71,6 +79,16 @@ public final class AdamWOptions {
    */
   public AdamWOptions withWeightDecays(double... weightDecays) {
     double[] own = Checks.notNull("AdamWOptions.withWeightDecays", "weightDecays", weightDecays);
-    return new AdamWOptions(beta1, beta2, epsilon, weightDecay, own.clone());
+    return new AdamWOptions(beta1, beta2, epsilon, weightDecay, own.clone(), skipNonFinite);
+  }
+
+  /**
+   * With steps that change nothing where gradients are not all finite, see {@link
+   * Optimizer#skipped}.
+   *
+   * @return a changed copy
+   */
+  public AdamWOptions withSkipNonFinite() {
+    return new AdamWOptions(beta1, beta2, epsilon, weightDecay, weightDecays, true);
   }
 }

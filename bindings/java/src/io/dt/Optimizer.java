@@ -85,4 +85,15 @@ public final class Optimizer extends Handle {
   public void step(double rate, long stream) {
     run(number -> Raw.optimizer_step(number, rate, stream));
   }
+
+  /**
+   * How many steps {@code withSkipNonFinite} of the options has skipped: the same number on all
+   * ranks. On GPUs it waits until the counted steps are over.
+   *
+   * @param behind 0 to 7: the last steps that do not count yet
+   * @return the number of steps
+   */
+  public long skipped(int behind) {
+    return call(number -> Raw.optimizer_skipped(number, behind));
+  }
 }

@@ -6,32 +6,35 @@ import java.util.List;
 /** How SGD updates, see {@link Optimizer#sgd}. Each {@code with} gives a changed copy. */
 public final class SgdOptions {
   /** The defaults: no momentum, no weight decay. */
-  public static final SgdOptions DEFAULT = new SgdOptions(0, 0, false, 0, new double[0]);
+  public static final SgdOptions DEFAULT = new SgdOptions(0, 0, false, 0, new double[0], false);
 
   private final double momentum;
   private final double dampening;
   private final boolean nesterov;
   private final double weightDecay;
   private final double[] weightDecays;
+  private final boolean skipNonFinite;
 
   private SgdOptions(
       double momentum,
       double dampening,
       boolean nesterov,
       double weightDecay,
-      double[] weightDecays) {
+      double[] weightDecays,
+      boolean skipNonFinite) {
     this.momentum = momentum;
     this.dampening = dampening;
     this.nesterov = nesterov;
     this.weightDecay = weightDecay;
     this.weightDecays = weightDecays;
+    this.skipNonFinite = skipNonFinite;
   }
 
   /** In the order of Raw.optimizer_sgd. */
   byte[] pack(String method, List<Param> params) {
     Checks.oneEach(method, "weightDecays", weightDecays.length, params);
     Packing packing = new Packing().add(momentum).add(dampening).add(weightDecay);
-    packing.add(nesterov ? 1 : 0);
+    packing.add(nesterov ? 1 : 0).add(skipNonFinite ? 1 : 0);
     for (double each : weightDecays) packing.add(each);
     return packing.take();
   }
@@ -43,7 +46,7 @@ public final class SgdOptions {
    * @return a changed copy
    */
   public SgdOptions withMomentum(double momentum) {
-    return new SgdOptions(momentum, dampening, nesterov, weightDecay, weightDecays);
+    return new SgdOptions(momentum, dampening, nesterov, weightDecay, weightDecays, skipNonFinite);
   }
 
   /**
@@ -53,7 +56,7 @@ public final class SgdOptions {
    * @return a changed copy
    */
   public SgdOptions withDampening(double dampening) {
-    return new SgdOptions(momentum, dampening, nesterov, weightDecay, weightDecays);
+    return new SgdOptions(momentum, dampening, nesterov, weightDecay, weightDecays, skipNonFinite);
   }
 
   /**
@@ -62,7 +65,7 @@ public final class SgdOptions {
    * @return a changed copy
    */
   public SgdOptions withNesterov() {
-    return new SgdOptions(momentum, dampening, true, weightDecay, weightDecays);
+    return new SgdOptions(momentum, dampening, true, weightDecay, weightDecays, skipNonFinite);
   }
 
   /**
@@ -72,7 +75,7 @@ public final class SgdOptions {
    * @return a changed copy
    */
   public SgdOptions withWeightDecay(double weightDecay) {
-    return new SgdOptions(momentum, dampening, nesterov, weightDecay, new double[0]);
+    return new SgdOptions(momentum, dampening, nesterov, weightDecay, new double[0], skipNonFinite);
   }
 
   /**
@@ -83,6 +86,16 @@ public final class SgdOptions {
    */
   public SgdOptions withWeightDecays(double... weightDecays) {
     double[] own = Checks.notNull("SgdOptions.withWeightDecays", "weightDecays", weightDecays);
-    return new SgdOptions(momentum, dampening, nesterov, weightDecay, own.clone());
+    return new SgdOptions(momentum, dampening, nesterov, weightDecay, own.clone(), skipNonFinite);
+  }
+
+  /**
+   * With steps that change nothing where gradients are not all finite, see {@link
+   * Optimizer#skipped}.
+   *
+   * @return a changed copy
+   */
+  public SgdOptions withSkipNonFinite() {
+    return new SgdOptions(momentum, dampening, nesterov, weightDecay, weightDecays, true);
   }
 }

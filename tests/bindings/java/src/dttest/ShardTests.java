@@ -495,6 +495,23 @@ final class ShardTests {
           "Optimizer.step: rate is inf; it must be finite");
       optimizer.step(RATE);
     }
+    skips(world, shard -> Optimizer.adamW(shard, adamW.withSkipNonFinite()));
+    skips(world, shard -> Optimizer.sgd(shard, sgd.withSkipNonFinite()));
+  }
+
+  private static void skips(Comm world, Function<Shard, Optimizer> make) throws Exception {
+    try (Shard shard = new Shard(world, List.of(new Param("w", 2, DataType.F32)));
+        Optimizer optimizer = make.apply(shard)) {
+      for (float each : new float[] {Float.NaN, 1, Float.POSITIVE_INFINITY}) {
+        shard.reducer().ready(0, Tensor.of(floats(2).put(0, 1).put(1, each)));
+        shard.reducer().finish();
+        optimizer.step(RATE);
+      }
+      equal(optimizer.skipped(0), 2L);
+      equal(optimizer.skipped(1), 1L);
+      thrown(InvalidArgumentException.class, () -> optimizer.skipped(8),
+          "Optimizer.skipped: behind is 8; it must be between 0 and 7");
+    }
   }
 
   private static void closedOptimizer(Comm world) throws Exception {
