@@ -101,7 +101,10 @@ inline void mem_free(int64_t comm, int64_t address) {
   detail::check(dt_mem_free(handle<dt_comm>(comm), memory(address)));
 }
 inline void group_begin(int64_t comm) { detail::check(dt_group_begin(handle<dt_comm>(comm))); }
-inline void group_end(int64_t comm) { detail::check(dt_group_end(handle<dt_comm>(comm))); }
+inline void group_end(int64_t comm) { detail::check(dt_group_end(handle<dt_comm>(comm), nullptr)); }
+inline int64_t group_end_async(int64_t comm) {
+  return made<dt_work>([&](dt_work** out) { return dt_group_end(handle<dt_comm>(comm), out); });
+}
 
 // ---- Operations ----
 

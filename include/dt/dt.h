@@ -786,7 +786,8 @@ DT_API void dt_comm_destroy(dt_comm* comm);
  * Begins a group: the operations called on this communicator until dt_group_end(), by any thread,
  * are carried out as one, so that a send and a receive in it wait for each other's peers and not
  * for one another. Operations called without a work handle return at once; dt_group_end() waits for
- * them as they would have done. Those with one may not be waited for before.
+ * them as they would have done, or gives one work for the whole group. Works of operations may not
+ * be waited for before.
  *
  * Sends and receives of a group stand side by side, with its collectives before or behind them.
  * Over host memory sends and receives do not hold each other up anyway: there a group is no harm.
@@ -803,13 +804,22 @@ DT_API dt_status dt_group_begin(dt_comm* comm);
  * Ends the group and carries it out.
  *
  * Its collectives are in the same order on all ranks.
- * @param comm the communicator.
- * @return DT_OK; DT_ERR_INVALID_STATE outside a group; the first error of an operation without a
- *         work handle.
+ * @param comm     the communicator.
+ * @param out_work NULL: waits for the operations that were called without a work handle. Otherwise
+ *                 it does not wait, and gives one handle, dt_work_destroy(). That work is done when
+ *                 all operations of the group are, also those with a handle of their own; until
+ *                 then they borrow their buffers. Its error is that of the first operation, in the
+ *                 order of the calls, that failed. Of a group without operations it is done at
+ *                 once. On a GPU no stream waits for an operation without a handle, unless
+ *                 dt_work_wait_stream() makes it wait for this work. dt_work_fd() counts the
+ *                 operations, not this work.
+ * @return DT_OK; DT_ERR_INVALID_STATE outside a group; the error that broke the communicator; with
+ *         NULL the first error of an operation without a work handle. A failed call gives no work;
+ *         if the communicator broke, the operations of the group have failed, too.
  * @thread any
  * @since ABI 0
  */
-DT_API dt_status dt_group_end(dt_comm* comm);
+DT_API dt_status dt_group_end(dt_comm* comm, dt_work** out_work);
 
 /**
  * Combines elements of the caller's: inout[i] = inout[i] op in[i].

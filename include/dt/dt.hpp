@@ -460,18 +460,20 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
   void mem_free(void* pointer) { call(dt_mem_free, pointer); }
 
   void group_begin() { call(dt_group_begin); }
-  void group_end() { call(dt_group_end); }
+  void group_end() { call(dt_group_end, static_cast<dt_work**>(nullptr)); }
+  /** Without waiting: one work for all operations of the group. */
+  Work group_end_async() { return Work(ask<dt_work*>(dt_group_end)); }
   /** What `operations` calls on this communicator is carried out as one. */
   template <class F>
   void group(F&& operations) {
-    group_begin();
-    try {
-      std::forward<F>(operations)();
-    } catch (...) {
-      (void)dt_group_end(get_handle());
-      throw;
-    }
+    call_in_group(std::forward<F>(operations));
     group_end();
+  }
+  /** Likewise without waiting, with one work for all. */
+  template <class F>
+  Work group_async(F&& operations) {
+    call_in_group(std::forward<F>(operations));
+    return group_end_async();
   }
 
   // Each collective: blocking, then with a Work. In place is the form with one view; else a rank's
@@ -665,6 +667,16 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
   }
 
  private:
+  template <class F>
+  void call_in_group(F&& operations) {
+    group_begin();
+    try {
+      std::forward<F>(operations)();
+    } catch (...) {
+      (void)dt_group_end(get_handle(), nullptr);
+      throw;
+    }
+  }
   /** 1 on the root, 0 elsewhere. */
   int64_t at(int32_t root) const { return rank() == root ? 1 : 0; }
 

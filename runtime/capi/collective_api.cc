@@ -405,9 +405,12 @@ dt_status dt_group_begin(dt_comm* comm) {
                  [](const Call&, const CommPtr& on) -> Status { return on->comm->begin_group(); });
 }
 
-dt_status dt_group_end(dt_comm* comm) {
-  return on_comm("dt_group_end", comm, [](const Call&, const CommPtr& on) -> Status {
-    return on->job->seen(on->comm->end_group());
+dt_status dt_group_end(dt_comm* comm, dt_work** out_work) {
+  return on_comm("dt_group_end", comm, [&](const Call& call, const CommPtr& on) -> Status {
+    if (out_work == nullptr) return on->job->seen(on->comm->end_group());
+    return give_work(call, *on, out_work, [&](const std::shared_ptr<backend::Work>& whole) {
+      return on->job->seen(on->comm->end_group(whole));
+    });
   });
 }
 

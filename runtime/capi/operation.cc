@@ -69,20 +69,9 @@ Status check_overlap(const Call& call, const void* a, int64_t a_bytes, const voi
 Status issue(const Call& call, const CommObject& on, backend::Collective& collective,
              dt_work** out_work) {
   if (out_work == nullptr) return on.job->seen(on.comm->run_or_group(collective));
-  const auto object = on.works.make();
-  object->job = on.job;
-  object->comm = on.comm;
-  object->work = on.comm->new_work();
-  // The handle comes first: once the operation is enqueued nothing may fail.
-  dt_work* handle = nullptr;
-  DT_TRY(call.give(object, &handle));
-  const Status status = on.comm->submit(collective, object->work);
-  if (!status.ok()) {
-    destroy<WorkObject>(handle);
-    return status;
-  }
-  *out_work = handle;
-  return {};
+  return give_work(call, on, out_work, [&](const std::shared_ptr<backend::Work>& work) {
+    return on.comm->submit_or_group(collective, work);
+  });
 }
 
 }  // namespace dt::capi

@@ -72,6 +72,25 @@ Status check_param(const Call& call, const training::Reducer& reducer, int32_t i
 Result<backend::Collective> read_collective(const Call& call, const CommObject& on,
                                             const dt_collective* collective);
 
+/// Gives a handle of the work that `begin(work)` begins. The handle is made first, because nothing
+/// may fail once operations are enqueued.
+template <class F>
+Status give_work(const Call& call, const CommObject& on, dt_work** out_work, F&& begin) {
+  const auto object = on.works.make();
+  object->job = on.job;
+  object->comm = on.comm;
+  object->work = on.comm->new_work();
+  dt_work* handle = nullptr;
+  DT_TRY(call.give(object, &handle));
+  Status status = std::forward<F>(begin)(object->work);
+  if (status.ok()) {
+    *out_work = handle;
+  } else {
+    destroy<WorkObject>(handle);
+  }
+  return status;
+}
+
 /// Runs now, or enqueues and gives a handle.
 Status issue(const Call& call, const CommObject& on, backend::Collective& collective,
              dt_work** out_work);

@@ -160,15 +160,27 @@ Status Communicator::release(void* pointer) {
 }
 
 Status Communicator::run_or_group(backend::Collective& collective) {
-  if (!grouping_.load(std::memory_order_acquire)) return run(collective);
-  Member member{new_work(), collective.stream};
+  if (!grouping()) return run(collective);
+  const Member member{new_work(), collective.stream};
   DT_TRY(submit(collective, member.work));
   const bool joined = group_.with([&](Group& group) {
-    if (group.open) group.members.push_back(member);
-    return group.open;
+    if (!group.open) return false;
+    group.works.push_back(member.work);
+    group.waited.push_back(member);
+    return true;
   });
   // Another thread has ended the group meanwhile.
   return joined ? Status() : options_.backend->wait_stream(*member.work, member.stream);
+}
+
+Status Communicator::submit_or_group(backend::Collective& collective,
+                                     const std::shared_ptr<backend::Work>& work) {
+  if (!grouping()) return submit(collective, work);
+  DT_TRY(submit(collective, work));
+  group_.with([&](Group& group) {
+    if (group.open) group.works.push_back(work);
+  });
+  return {};
 }
 
 Status Communicator::begin_group() {
@@ -181,7 +193,7 @@ Status Communicator::begin_group() {
   });
 }
 
-Status Communicator::end_group() {
+Status Communicator::end_group(const std::shared_ptr<backend::Work>& whole) {
   Group ended;
   Status first;
   group_.with([&](Group& group) {
@@ -194,9 +206,13 @@ Status Communicator::end_group() {
     return Status(Code::kInvalidState,
                   format("dt_group_end on comm \"%s\": no group was begun", options_.name.c_str()));
   }
-  for (const Member& member : ended.members) {
-    const Status status = options_.backend->wait_stream(*member.work, member.stream);
-    if (first.ok()) first = status;
+  if (whole != nullptr && first.ok()) {
+    backend::Work::stand_for(whole, std::move(ended.works));
+  } else {
+    for (const Member& member : ended.waited) {
+      const Status status = options_.backend->wait_stream(*member.work, member.stream);
+      if (first.ok()) first = status;
+    }
   }
   options_.backend->leave_group();
   return first;

@@ -67,12 +67,17 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Status submit(backend::Collective& collective, std::shared_ptr<backend::Work> work);
   /// run(), or inside a group submit(): the group's end waits for it.
   Status run_or_group(backend::Collective& collective);
+  /// submit(). Inside a group the work of the group stands for it, too.
+  Status submit_or_group(backend::Collective& collective,
+                         const std::shared_ptr<backend::Work>& work);
   /// INVALID_STATE inside a group.
   Status begin_group();
   /// A group is open. Any thread.
   bool grouping() const { return grouping_.load(); }
   /// Waits for what run_or_group() submitted, on a device by its stream; the first error of it.
-  Status end_group();
+  /// With `whole` it does not wait, unless it fails: `whole` then stands for the operations of the
+  /// group.
+  Status end_group(const std::shared_ptr<backend::Work>& whole = nullptr);
   /// INVALID_STATE inside a group: `what` needs answers of the other ranks.
   Status check_ungrouped(const char* what) const;
   /// The same ranks over host memory, with an order and a record of its own; this one if it is so.
@@ -126,7 +131,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   };
   struct Group {
     bool open = false;
-    std::vector<Member> members;
+    std::vector<std::shared_ptr<backend::Work>> works;  // all, in the order of the calls
+    std::vector<Member> waited;                         // those that the end waits for
   };
 
   explicit Communicator(Options options);

@@ -133,7 +133,8 @@ static void check_refusals(const fixture* f) {
   REFUSES("data", dt_check_equal(f->comm, NULL, 1, NULL, NULL));
   REFUSES("bytes", dt_check_equal(f->comm, &work, -1, NULL, NULL));
   REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_group_begin(h));
-  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_group_end(h));
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_group_end(h, NULL));
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_group_end(h, &work));
   REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_send(h, r, N, DT_F32, 0, NULL, &work));
   REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_recv(h, r, N, DT_F32, 0, NULL, &work));
 
@@ -320,12 +321,22 @@ void test_collectives(const fixture* f) {
   EXPECT(dt_check_equal(f->comm, NULL, 0, NULL, NULL) == DT_ERR_INVALID_STATE);
   EXPECT(strstr(dt_last_error(), "inside a group; call dt_group_end before") != NULL);
   EXPECT(dt_comm_shrink(f->comm, &none) == DT_ERR_INVALID_STATE && none == NULL);
-  OK(dt_group_end(f->comm));
+  OK(dt_group_end(f->comm, NULL));
   EXPECT(filled(grouped));
   OK(dt_check_equal(f->comm, grouped, (int64_t)sizeof grouped, "grouped", NULL));
   OK(dt_check_equal(f->comm, NULL, 0, NULL, NULL));
-  EXPECT(dt_group_end(f->comm) == DT_ERR_INVALID_STATE);
+  EXPECT(dt_group_end(f->comm, NULL) == DT_ERR_INVALID_STATE);
   EXPECT(strstr(dt_last_error(), "no group was begun") != NULL);
+  dt_work* whole = NULL;
+  int32_t done = 0;
+  EXPECT(dt_group_end(f->comm, &whole) == DT_ERR_INVALID_STATE && whole == NULL);
+  memset(grouped, 0, sizeof grouped);
+  OK(dt_group_begin(f->comm));
+  OK(dt_allreduce(f->comm, send, grouped, N, DT_F32, DT_SUM, NULL, NULL));
+  OK(dt_group_end(f->comm, &whole));
+  OK(dt_work_wait(whole, -1, &done));
+  EXPECT(done == 1 && filled(grouped));
+  dt_work_destroy(whole);
   OK(dt_allreduce(f->comm, send, grouped, N, DT_F32, DT_SUM, NULL, NULL));
   /* Nothing to do, so nothing to point at. */
   OK(dt_allreduce(f->comm, NULL, NULL, 0, DT_F32, DT_SUM, NULL, NULL));

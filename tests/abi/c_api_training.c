@@ -545,7 +545,7 @@ void test_batch_norm(const fixture* f) {
          DT_ERR_INVALID_STATE);
   EXPECT(dt_batch_gradient_sums(f->comm, rows, rows, 2, 2, 1, DT_F64, mean, variance, 0, sum,
                                 product) == DT_ERR_INVALID_STATE);
-  OK(dt_group_end(f->comm));
+  OK(dt_group_end(f->comm, NULL));
   OK(dt_batch_gradient_sums(f->comm, rows, rows, 2, 2, 1, DT_F64, mean, variance, 0, sum, product));
   EXPECT(fabs(sum[0] - 4) <= 0 && fabs(sum[1] - 40) <= 0);
   EXPECT(fabs(product[0] - 2) <= 0 && fabs(product[1] - 20) <= 0);

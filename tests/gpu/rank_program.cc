@@ -138,7 +138,7 @@ class Checks {
     need(dt_group_begin(comm));
     need(dt_send(comm, send_, kCount, DT_F32, (rank + 1) % ranks, session_->stream(), nullptr));
     need(dt_recv(comm, recv_, kCount, DT_F32, before, session_->stream(), nullptr));
-    need(dt_group_end(comm));
+    need(dt_group_end(comm, nullptr));
     compare("group", kCount, [&](int64_t i) { return value_of(before, i); });
   }
 

@@ -142,7 +142,7 @@ TEST_CASE("job: blocks reach their places, alone and in a group with other opera
                                scattered.data(), own, DT_I32, n - 1, nullptr, nullptr));
           RANK_TRY(
               dt_alltoall(rank.world, same.data(), equal.data(), unit, DT_I32, nullptr, nullptr));
-          if (grouped) RANK_TRY(dt_group_end(rank.world));
+          if (grouped) RANK_TRY(dt_group_end(rank.world, nullptr));
           if (blocks != wanted || everybody != wanted_of_all || scattered != mine) ++wrong;
           if (rank.rank == 0 && gathered != wanted_of_all) ++wrong;
           if (sum[3] != n * (n - 1) / 2) ++wrong;

@@ -34,7 +34,7 @@ std::vector<Leaving> leavings() {
          RANK_TRY(dt_group_begin(rank.world));
          RANK_TRY(dt_allreduce(rank.world, &value, &value, 1, DT_I64, DT_SUM, nullptr, nullptr));
          RANK_TRY(dt_allreduce(rank.world, sums, sums, 8, DT_F32, DT_SUM, nullptr, nullptr));
-         return dt_group_end(rank.world);
+         return dt_group_end(rank.world, nullptr);
        }},
       {"inside a split",
        {3},

@@ -253,7 +253,7 @@ class Walker {
           operation.waits = false;
           RANK_TRY(issue(comms_[where], operation, own));
         }
-        RANK_TRY(dt_group_end(comms_[where].first));
+        RANK_TRY(dt_group_end(comms_[where].first, nullptr));
       }
       const bool looks = draw(random, 4) == 0;
       if (looks || pending_.size() > 4) RANK_TRY(settle());

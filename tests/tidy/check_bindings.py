@@ -52,7 +52,8 @@ FORMS = {
 def collectives(functions):
     """What takes an out_work, without the dt_. The bindings call dt_collective_launch() for each of them."""
     return [function.name[3:] for function in functions
-            if {"comm", "out_work"} <= set(function.parameters) and function.name != "dt_collective_launch"]
+            if {"comm", "out_work"} <= set(function.parameters)
+            and function.name not in ("dt_collective_launch", "dt_group_end")]
 
 
 def missing_forms(where, text, names):

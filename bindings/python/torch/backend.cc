@@ -262,7 +262,7 @@ class Backend final : public c10d::Backend {
       works = std::exchange(batched_, {});
       grouped = std::exchange(grouped_, {});
     }
-    const dt_status ended = grouped.empty() ? DT_OK : dt_group_end(gpu_comm_);
+    const dt_status ended = grouped.empty() ? DT_OK : dt_group_end(gpu_comm_, nullptr);
     std::exception_ptr error = ended == DT_OK ? nullptr : error_of(ended, dt_last_error());
     for (const auto& each : grouped) {
       try {
@@ -380,7 +380,7 @@ class Backend final : public c10d::Backend {
       batched_.clear();
       dropped = std::exchange(grouped_, {});
     }
-    (void)dt_group_end(gpu_comm_);  // `error` came first
+    (void)dt_group_end(gpu_comm_, nullptr);  // `error` came first
     for (const auto& each : dropped) each->give_up(error);
   }
 

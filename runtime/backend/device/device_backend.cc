@@ -116,7 +116,16 @@ class DeviceBackend final : public Backend {
   }
 
   Status wait_stream(Work& work, cuda::Stream stream) override {
-    if (work.done() && work.launch() == nullptr) return work.status();  // it was not submitted
+    // Without a launch it was not submitted, or is that of a group.
+    if (work.done() && work.launch() == nullptr) return work.status();
+    if (!work.parts().empty()) {
+      Status first;
+      for (const auto& part : work.parts()) {
+        const Status status = wait_stream(*part, stream);
+        if (first.ok()) first = status;
+      }
+      return first;
+    }
     Launch& launch = *work.launch();
     const auto settled = [&] { return launch.enqueued.load() || work.done(); };
     while (!settled()) {

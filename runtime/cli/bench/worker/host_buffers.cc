@@ -133,7 +133,7 @@ dt_status start_neighbours(dt_comm* comm, const bench_case& c, dt_stream stream)
   if (status = dt_group_begin(comm); status != DT_OK) return status;
   status = send();
   if (status == DT_OK) status = receive();
-  const dt_status ended = dt_group_end(comm);
+  const dt_status ended = dt_group_end(comm, nullptr);
   return status != DT_OK ? status : ended;
 }
 
