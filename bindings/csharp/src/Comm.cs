@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 using System;
+using System.Threading;
 
 namespace Dt
 {
@@ -101,18 +102,36 @@ namespace Dt
         /// work.</summary>
         public void GroupEnd() => group.End(this);
 
+        /// <summary>Ends the group and carries it out without waiting. The work is done when all operations
+        /// of the group are, also those with a work of their own; its error is that of the first that
+        /// failed. Buffers stay in their place until then.</summary>
+        public Work GroupEndAsync(CancellationToken token = default(CancellationToken)) =>
+            new Work(group.EndAsync(this), token);
+
         /// <summary>Carries out what these operations call on this communicator as one.</summary>
         public void Group(Action operations)
         {
+            CallInGroup(operations);
+            GroupEnd();
+        }
+
+        /// <summary>The same without waiting, see <see cref="GroupEndAsync"/>.</summary>
+        public Work GroupAsync(Action operations, CancellationToken token = default(CancellationToken))
+        {
+            CallInGroup(operations);
+            return GroupEndAsync(token);
+        }
+
+        /// After an exception the group has ended.
+        void CallInGroup(Action operations)
+        {
             if (operations == null) throw DtException.InvalidArgument("Group: operations is null; give a delegate");
             GroupBegin();
-            bool whole = false;
             try
             {
                 operations();
-                whole = true;
             }
-            finally
+            catch
             {
                 try
                 {
@@ -120,8 +139,9 @@ namespace Dt
                 }
                 catch (DtException)
                 {
-                    if (whole) throw;  // otherwise the operations' own exception says why
+                    // The operations' own exception says why.
                 }
+                throw;
             }
         }
 
@@ -179,7 +199,7 @@ namespace Dt
             Combination.Check(call.custom);
         }
 
-        Work Start(OperationKind kind, in Tensor send, in Tensor recv, System.Threading.CancellationToken token,
+        Work Start(OperationKind kind, in Tensor send, in Tensor recv, CancellationToken token,
             Reduction op = default(Reduction), int peer = 0, Blocks sendBlocks = default(Blocks),
             Blocks recvBlocks = default(Blocks))
         {

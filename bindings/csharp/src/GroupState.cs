@@ -10,22 +10,39 @@ namespace Dt
     {
         readonly List<Pin> held = new List<Pin>();  // under this, as all below
         readonly List<Combination> customs = new List<Combination>();
+        // Groups that have ended, and whose operations are under way.
+        readonly List<Ended> ended = new List<Ended>();
         int turns;  // odd: inside a group
+
+        struct Ended
+        {
+            internal int Turn;
+            internal Pending Whole;
+        }
 
         internal int Turns => Volatile.Read(ref turns);
 
         internal static bool IsInside(int turns) => (turns & 1) != 0;
 
         /// Before a call with buffers that are fixed only as long as it lasts: it returned at once if
-        /// another thread began a group meanwhile. Then this waits for the group's end.
+        /// another thread began a group meanwhile. Then this waits for the group's end, or until the work
+        /// of the group is done.
         internal void Settle(int before)
         {
-            if (Turns == before) return;
+            if (Turns != before) SettleLater(before);
+        }
+
+        /// Apart, because a call that waits must make no garbage, and a captured variable is some.
+        void SettleLater(int before)
+        {
+            List<Ended> later;
             lock (this)
             {
                 int now = turns;  // a whole group may have passed, and another begun
                 while (IsInside(now) && turns == now) Monitor.Wait(this);
+                later = ended.FindAll(each => each.Turn > before);
             }
+            foreach (Ended each in later) each.Whole.AwaitEnd();
         }
 
         /// After a call inside the group of that turn. False: it ended meanwhile, the operation is done.
@@ -33,7 +50,11 @@ namespace Dt
         {
             lock (this)
             {
-                if (turns != turn) return false;
+                if (turns != turn)
+                {
+                    Pending whole = ended.Find(each => each.Turn == turn).Whole;
+                    return whole != null && whole.Hold(new Pin[] { send, recv }, custom);
+                }
                 held.Add(send);
                 held.Add(recv);
                 if (custom != null) customs.Add(custom);
@@ -76,6 +97,40 @@ namespace Dt
                 throw;
             }
             foreach (Combination custom in Close()) Combination.Check(custom);
+        }
+
+        /// Without waiting: the work of the group takes over what is held.
+        internal Pending EndAsync(Comm comm)
+        {
+            Completions.Prepare();
+            Pending whole = new Pending(comm, comm.channel);
+            whole.overtakes = true;
+            lock (this)
+            {
+                Ended one = new Ended();
+                one.Turn = turns;
+                one.Whole = whole;
+                whole.members = new List<Pin>(held);
+                whole.customs = new List<Combination>(customs);
+                DtException error;
+                ended.RemoveAll(each => each.Whole.HasEnded(out error));
+                ended.Add(one);
+                try
+                {
+                    whole.Issued(Raw.Native.group_end_async(comm));
+                }
+                catch (DtException failure)
+                {
+                    ended.RemoveAt(ended.Count - 1);
+                    if (failure.Status != Status.InvalidState && failure.Status != Status.InvalidArgument) Close();
+                    throw;
+                }
+                held.Clear();
+                customs.Clear();
+                Leave();
+            }
+            Completions.Track(whole);
+            return whole;
         }
 
         Combination[] Close()

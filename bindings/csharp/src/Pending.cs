@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 using System;
+using System.Collections.Generic;
 using System.Threading.Tasks;
 
 namespace Dt
@@ -9,6 +10,9 @@ namespace Dt
     {
         internal Pin send, recv;
         internal Combination custom;  // null: a reduction of libdt's, or none
+        // Of a group, otherwise null: what its calls without a work borrow. Under gate once it is issued.
+        internal List<Pin> members;
+        internal List<Combination> customs;
         internal readonly Channel channel;
         internal Handle handle;
         internal long turn;     // order of issue on the communicator
@@ -47,7 +51,7 @@ namespace Dt
             try
             {
                 bool ended = Raw.Native.work_test(handle.Number);
-                if (ended && custom != null) failure = custom.Failure;
+                if (ended) failure = Thrown();
                 return ended;
             }
             catch (DtException caught)
@@ -55,6 +59,50 @@ namespace Dt
                 failure = caught;
                 return true;
             }
+        }
+
+        /// By a function of a Combine; null: nothing.
+        DtException Thrown()
+        {
+            DtException thrown = custom == null ? null : custom.Failure;
+            if (customs == null) return thrown;
+            lock (gate)
+            {
+                foreach (Combination each in customs) thrown = thrown ?? each.Failure;
+            }
+            return thrown;
+        }
+
+        internal void CheckThrown()
+        {
+            DtException thrown = Thrown();
+            if (thrown != null) throw thrown;
+        }
+
+        /// Also these, until the group has ended. False: it has.
+        internal bool Hold(Pin[] pins, Combination other)
+        {
+            lock (gate)
+            {
+                if (members == null) return false;
+                members.AddRange(pins);
+                if (other != null) customs.Add(other);
+                return true;
+            }
+        }
+
+        /// Waits until it has ended, in whatever way.
+        internal void AwaitEnd()
+        {
+            try
+            {
+                Raw.Native.work_wait(handle.Number, -1);
+            }
+            catch (DtException)
+            {
+                // Whoever has the work sees it.
+            }
+            GC.KeepAlive(this);
         }
 
         /// The operation has ended: libdt no longer uses the buffers.
@@ -125,6 +173,17 @@ namespace Dt
         internal void LetGo()
         {
             if (custom != null) custom.End();
+            if (customs != null)
+            {
+                Pin[] all;
+                lock (gate)
+                {
+                    foreach (Combination each in customs) each.End();
+                    all = members.ToArray();
+                    members = null;
+                }
+                Pin.Free(all, all.Length);
+            }
             Pin.Free(ref send, ref recv);
         }
     }

@@ -39,7 +39,7 @@ namespace Dt
         public bool Test()
         {
             bool done = Raw.Native.work_test(Number);
-            if (done) Combination.Check(pending.custom);
+            if (done) pending.CheckThrown();
             GC.KeepAlive(this);
             return done;
         }
@@ -49,7 +49,7 @@ namespace Dt
         public bool Wait(TimeSpan? timeout = null)
         {
             bool done = Raw.Native.work_wait(Number, Limit.InMs(timeout));
-            if (done) Combination.Check(pending.custom);
+            if (done) pending.CheckThrown();
             GC.KeepAlive(this);
             return done;
         }
@@ -59,7 +59,7 @@ namespace Dt
         public void WaitStream(IntPtr stream)
         {
             Raw.Native.work_wait_stream(Number, stream.ToInt64());
-            Combination.Check(pending.custom);
+            pending.CheckThrown();
             GC.KeepAlive(this);
         }
 

@@ -3,6 +3,7 @@
 
 import math
 import re
+import weakref
 from typing import Any, Callable, List, Optional, Tuple, Union
 
 from . import _raw
@@ -11,9 +12,46 @@ from ._errors import Error, invalid
 from ._types import Array, ReduceOp, Stream, milliseconds, stream_number
 from ._work import Work
 
-# For each group that is open, what keeps the arrays of its plain calls: dt uses them until its end.
-# A communicator may have several handles, so any group counts for all calls.
-groups: List[List[Any]] = []
+
+class Held:
+    """What keeps the arrays of the plain calls of a group: dt uses them until its end, or until the work of
+    the group is done."""
+
+    __slots__ = ("all", "__weakref__")
+
+    def __init__(self) -> None:
+        self.all: List[Any] = []
+
+    def outlive_group(self) -> None:
+        """It also gets the arrays of plain calls as long as somebody keeps it: a call that began before the
+        group may have become one of its operations."""
+        _ended.append(weakref.ref(self, _ended.remove))
+
+    def combinations(self) -> "Combinations":
+        """The reductions by functions among the calls."""
+        return Combinations([keep[-1] for keep in self.all
+                             if isinstance(keep, tuple) and keep and isinstance(keep[-1], Combination)])
+
+
+class Combinations:
+    """Of a group."""
+
+    __slots__ = ("_all",)
+
+    def __init__(self, combinations: List[Combination]) -> None:
+        self._all = combinations
+
+    def check(self) -> None:
+        """Raises the first exception of their functions."""
+        for each in self._all:
+            each.check()
+
+
+# One for each group that is open. A communicator may have several handles, so any group counts for all
+# calls.
+groups: List[Held] = []
+
+_ended: List["weakref.ref[Held]"] = []  # see outlive_group()
 
 # Where an operation has one table, nothing needs to tell two apart.
 _TABLES = re.compile(r"\b(?:send|recv)_(?=counts|offsets)")
@@ -26,8 +64,9 @@ Launch = Tuple[int, int, int, int, Any]
 
 
 def _hold(keep: Any) -> None:
-    for group in list(groups):
-        group.append(keep)
+    for group in [*groups, *(each() for each in list(_ended))]:
+        if group is not None:
+            group.all.append(keep)
 
 
 class Kind:
@@ -163,9 +202,9 @@ class Arrays:
                            self._named)
         except Error as error:
             raise _named(error, kind)
-        if groups:
+        if groups or _ended:
             _hold(keep)  # if another thread has begun the group meanwhile
-        elif combination is not None:
+        if combination is not None and not groups:
             combination.check()
 
     def _start(self, kind: Kind, launch: Launch, op: Op, peer: int, stream: Stream,

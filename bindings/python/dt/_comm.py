@@ -4,13 +4,13 @@
 import array
 import contextlib
 import math
-from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple, Union, overload
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Tuple, Union, overload
 
 from . import _raw
 from ._arrays import (ALLGATHER, ALLREDUCE, BARRIER, BROADCAST, RECV, REDUCE, REDUCE_SCATTER, SEND,
-                      SUM, Launch, Op, groups)
+                      SUM, Held, Launch, Op, groups)
 from ._blocks import Blocks
-from ._combine import Combination, Combine
+from ._combine import Combine
 from ._errors import Error, invalid
 from ._interruptible import Result, interruptible
 from ._memory import Memory, make_memory
@@ -172,22 +172,49 @@ class Comm(Blocks, Objects):
         """The operations of the block are carried out as one, so that ranks may send to each other. The
         plain forms return at once, and their results are there after the block; a work of the block may
         only be waited for after it."""
-        arrays: List[Any] = []
-        groups.append(arrays)
+        held = Held()
+        with self._grouped(held, _raw.group_end):
+            yield self
+        held.combinations().check()
+
+    @contextlib.contextmanager
+    def group_async(self) -> Iterator[Work]:
+        """As group(), but the end of the block waits for nothing. Gives a Work, to be used after the
+        block: it has completed when all operations of the block have, those with a work of their own,
+        too, and raises the error of the first that failed."""
+        held = Held()
+        work = Work(held, self, "group")
+
+        def end(handle: int) -> None:
+            held.outlive_group()
+            work._combination = held.combinations()
+            try:
+                work._handle = _raw.group_end_async(handle)
+            except Error:
+                work._keep = None
+                raise
+            except BaseException:
+                _raw.keep_forever(held)  # a signal's: the group is under way, and nobody has its handle
+                raise
+
+        with self._grouped(held, end):
+            yield work
+
+    @contextlib.contextmanager
+    def _grouped(self, held: Held, end: Callable[[int], None]) -> Iterator[None]:
+        """A group that `end` ends, or, after an exception of the block, group_end()."""
+        groups.append(held)
         try:
             _raw.group_begin(self._handle)
             try:
-                yield self
+                yield
             except BaseException:
                 with contextlib.suppress(Error):
                     _raw.group_end(self._handle)
                 raise
-            _raw.group_end(self._handle)
-            for keep in arrays:
-                if isinstance(keep, tuple) and keep and isinstance(keep[-1], Combination):
-                    keep[-1].check()
+            end(self._handle)
         finally:
-            groups[:] = [each for each in groups if each is not arrays]
+            groups[:] = [each for each in groups if each is not held]
 
     def close(self) -> None:
         """Drops the handle; works and memory of it go on. Never waits for peers."""

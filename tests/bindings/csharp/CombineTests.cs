@@ -146,9 +146,10 @@ static class CombineTests
                 Meet(ref seen, () => world.AllReduceAsync(Mine(0, 5), fail).WaitStream(IntPtr.Zero));
                 Meet(ref seen, () => world.AllReduceAsync(Mine(0, 5), fail).GetAwaiter().GetResult());
                 Meet(ref seen, () => world.Group(() => world.AllReduce(Mine(0), fail)));
+                Meet(ref seen, () => world.GroupAsync(() => world.AllReduce(Mine(0), fail)).Wait());
                 All(each);  // it stays usable
             });
-            Suite.Check(seen >= 8, "all forms throw where the function ran: " + seen);
+            Suite.Check(seen >= 9, "all forms throw where the function ran: " + seen);
         }
     }
 

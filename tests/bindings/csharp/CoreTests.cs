@@ -319,7 +319,33 @@ static class CoreTests
             each.world.GroupEnd();
             Suite.Check(task.Wait(60000), "the task completes after the group");
             Suite.Equal(2f, sum[0], "sum");
+            GroupWork(each, peer);
         });
+    }
+
+    static void GroupWork(Ranks each, int peer)
+    {
+        int[] send = { each.rank + 20 }, recv = new int[1];
+        float[] sum = { 1 };
+        Work own = null;
+        Work whole = each.world.GroupAsync(() =>
+        {
+            each.world.Send(send, peer);
+            each.world.Recv(recv, peer);
+            own = each.world.AllReduceAsync(sum);
+            send = null;
+        });
+        GC.Collect();
+        Suite.Check(whole.AsTask().Wait(60000) && whole.Test() && own.Test(), "the group is done");
+        Suite.Equal(peer + 20, recv[0], "exchanged");
+        Suite.Equal(2f, sum[0], "sum");
+        Suite.Throws<DtInvalidStateException>(() => each.world.GroupEndAsync());
+        Suite.Throws<KeyNotFoundException>(
+            () => each.world.GroupAsync(() => { throw new KeyNotFoundException("on purpose"); }));
+        each.world.GroupBegin();
+        Suite.Check(each.world.GroupEndAsync().Wait(), "a group without operations is done");
+        Work mismatch = each.world.GroupAsync(() => each.world.AllReduce(new float[1 + each.rank]));
+        Suite.Throws<DtMismatchException>(() => mismatch.Wait());
     }
 
     /// Keys that a newer release may know are warnings, so there is something to log.

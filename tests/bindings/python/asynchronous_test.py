@@ -135,6 +135,23 @@ class Asyncio(unittest.TestCase):
             run(main())
         run_ranks(2, body)
 
+    def test_the_work_of_a_group(self):
+        def body(_, comm):
+            async def main():
+                values = ones()
+                with comm.group_async() as work:
+                    comm.allreduce(values)
+                await work
+                self.assertEqual(list(values), [2] * 3)
+                with comm.group_async() as work:
+                    comm.allreduce(values)
+                    comm.allreduce(ones(1 + comm.rank))
+                with self.assertRaises(dt.MismatchError):
+                    await work
+                self.assertEqual(list(values), [4] * 3)
+            run(main())
+        run_ranks(2, body)
+
     def test_a_communicator_that_is_closed_meanwhile(self):
         def body(job, comm):
             values = ones()

@@ -54,6 +54,42 @@ class Collectives(unittest.TestCase):
             comm.barrier()
         self.check(2, body)
 
+    def test_the_work_of_a_group(self):
+        def body(_, comm):
+            other = 1 - comm.rank
+            theirs, total = array.array("f", [0] * 4), array.array("d", [comm.rank + 1])
+            with comm.group_async() as work:
+                # Nobody but the work keeps what is sent.
+                comm.send(array.array("f", [comm.rank] * 4), other)
+                comm.recv(theirs, other)
+                own = comm.allreduce_async(total)
+                with self.assertRaises(dt.InvalidArgumentError):
+                    work.wait()
+            gc.collect()
+            self.assertTrue(work.wait(60))
+            self.assertTrue(work.test() and own.test())
+            self.assertEqual(list(theirs), [other] * 4)
+            self.assertEqual(list(total), [3])
+            with comm.group_async() as work:
+                comm.allreduce(total)
+            work.close()  # the operation goes on
+            comm.barrier()
+            self.assertEqual(list(total), [6])
+            with comm.group_async() as work:
+                pass
+            self.assertTrue(work.test())
+            with self.assertRaisesRegex(KeyError, "why"):
+                with comm.group_async():
+                    comm.allreduce(total)
+                    raise KeyError("why")
+            self.assertEqual(list(total), [12])
+            with self.assertRaises(dt.InvalidStateError):
+                with comm.group_async():
+                    with comm.group_async():
+                        pass
+            comm.barrier()
+        self.check(2, body)
+
     def test_split(self):
         def body(_, comm):
             part = comm.split(0 if comm.rank < 2 else None, key=-comm.rank)

@@ -108,7 +108,8 @@ class CombineTest(unittest.TestCase):
             for launch in (lambda: comm.allreduce(mine(comm.rank), op=fail),
                            lambda: comm.allreduce_async(mine(comm.rank), op=fail).wait(),
                            lambda: asyncio.run(self.awaited(comm)),
-                           lambda: self.in_group(comm)):
+                           lambda: self.in_group(comm),
+                           lambda: self.in_group_async(comm)):
                 try:
                     launch()
                 except LookupError:
@@ -116,7 +117,7 @@ class CombineTest(unittest.TestCase):
             comm.allreduce(mine(comm.rank), op="sum")  # it stays usable
             return raised
         for size in (2, 3):
-            self.assertGreaterEqual(sum(run_ranks(size, lambda job, comm: body(comm))), 4)
+            self.assertGreaterEqual(sum(run_ranks(size, lambda job, comm: body(comm))), 5)
 
     @staticmethod
     async def awaited(comm):
@@ -126,6 +127,12 @@ class CombineTest(unittest.TestCase):
     def in_group(comm):
         with comm.group():
             comm.allreduce(mine(comm.rank), op=fail)
+
+    @staticmethod
+    def in_group_async(comm):
+        with comm.group_async() as work:
+            comm.allreduce(mine(comm.rank), op=fail)
+        work.wait()
 
     def test_numpy(self):
         try:

@@ -155,6 +155,16 @@ public final class Comm extends Collectives {
   }
 
   /**
+   * Ends the group and carries it out, without waiting.
+   *
+   * @return done when all operations of the group are, also those with a work of their own; its
+   *     error is that of the first that failed
+   */
+  public Work groupEndAsync() {
+    return new Work(call(state::endGroupAsync));
+  }
+
+  /**
    * Throws on all ranks a {@link MismatchException} that names those which differ, unless all hold
    * the same elements. Collective; the communicator stays usable.
    *

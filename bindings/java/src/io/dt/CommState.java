@@ -15,6 +15,10 @@ final class CommState {
   /** Operations of the open group that were called without a work; groupEnd waits for them. */
   private List<Pending> members = new ArrayList<>();
   private List<Long> streams = new ArrayList<>();
+  /** Groups that have ended, and whose operations are under way. Guarded by the lock. */
+  private final List<Ended> ended = new ArrayList<>();
+
+  private record Ended(int generation, Pending whole) {}
 
   static boolean grouped(int generation) {
     return (generation & 1) != 0;
@@ -31,11 +35,18 @@ final class CommState {
 
   /**
    * After a call outside a group, with the generation before it: the call returned at once if
-   * another thread has begun a group meanwhile, and its memory is in use until the group's end.
+   * another thread has begun a group meanwhile, and its memory is in use until the group's end, or
+   * until the work of the group is done.
    */
   void settle(int before) {
     int now = generation; // maybe some groups later
-    if (now != before && grouped(now)) awaitEnd(now);
+    if (now == before) return;
+    if (grouped(now)) awaitEnd(now);
+    List<Ended> later;
+    synchronized (lock) {
+      later = ended.stream().filter(each -> each.generation > before).toList();
+    }
+    for (Ended each : later) each.whole.awaitEnd();
   }
 
   private void awaitEnd(int open) {
@@ -90,7 +101,7 @@ final class CommState {
   }
 
   void endGroup(long comm) {
-    List<Pending> ended;
+    List<Pending> waited;
     List<Long> order;
     DtException first = null;
     synchronized (lock) {
@@ -101,19 +112,47 @@ final class CommState {
         if (e.status() == Status.INVALID_ARGUMENT || !grouped()) throw e;
         first = e;
       }
-      ended = members;
+      waited = members;
       order = streams;
-      members = new ArrayList<>();
-      streams = new ArrayList<>();
-      if (grouped()) nextGeneration();
+      leave();
     }
-    for (int i = 0; i < ended.size(); i++) {
+    for (int i = 0; i < waited.size(); i++) {
       try {
-        ended.get(i).waitStream(order.get(i));
+        waited.get(i).waitStream(order.get(i));
       } catch (DtException e) {
         if (first == null) first = e;
       }
     }
     if (first != null) throw first;
+  }
+
+  Pending endGroupAsync(long comm) {
+    Pending whole;
+    synchronized (lock) {
+      whole = new Pending(members);
+      ended.removeIf(each -> each.whole.poll());
+      ended.add(new Ended(generation + 1, whole));
+      boolean begun = false;
+      try {
+        whole.issued(Raw.group_end_async(comm));
+        begun = true;
+      } catch (DtException e) {
+        // As in endGroup(). The operations go on; each has a work.
+        if (e.status() != Status.INVALID_ARGUMENT && grouped()) leave();
+        throw e;
+      } finally {
+        if (!begun) ended.remove(ended.size() - 1);
+      }
+      leave();
+    }
+    outstanding.add(whole);
+    return whole;
+  }
+
+  /** With the lock held: no group is open any more. */
+  private void leave() {
+    members = new ArrayList<>();
+    streams = new ArrayList<>();
+    if (grouped()) nextGeneration();
   }
 }

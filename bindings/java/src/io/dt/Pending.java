@@ -2,6 +2,7 @@
 package io.dt;
 
 import io.dt.raw.Raw;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicReference;
@@ -28,6 +29,8 @@ final class Pending extends AtomicReference<Object> {
   private transient Tensor recv;
   /** Null: a reduction of dt's, or none. */
   private final transient Combination custom;
+  /** Of a group: its operations that were called without a work. */
+  private final transient List<Pending> members;
   private transient long handle;
   /** Must not go to the garbage collector meanwhile, which would abort this; null: none. */
   transient Handle by;
@@ -36,10 +39,21 @@ final class Pending extends AtomicReference<Object> {
 
   /** Made before the call: once the operation has begun nothing may fail. */
   Pending(Tensor send, Tensor recv, Combination custom, boolean unordered) {
+    this(send, recv, custom, unordered, List.of());
+  }
+
+  /** Of a group. */
+  Pending(List<Pending> members) {
+    this(null, null, null, true, members);
+  }
+
+  private Pending(
+      Tensor send, Tensor recv, Combination custom, boolean unordered, List<Pending> members) {
     this.send = send;
     this.recv = recv;
     this.custom = custom;
     this.unordered = unordered;
+    this.members = members;
   }
 
   void issued(long work) {
@@ -66,8 +80,23 @@ final class Pending extends AtomicReference<Object> {
   }
 
   private void done() {
-    DtException failure = custom == null ? null : custom.failure();
+    DtException failure = thrown();
+    for (int i = 0; i < members.size() && failure == null; i++) failure = members.get(i).thrown();
     compareAndSet(null, failure == null ? DONE : failure);
+  }
+
+  /** By a function of a Combine; null: nothing. */
+  private DtException thrown() {
+    return custom == null ? null : custom.failure();
+  }
+
+  /** Waits until it has ended, well or not. */
+  void awaitEnd() {
+    try {
+      await(-1);
+    } catch (DtException e) {
+      // Whoever has the work sees it.
+    }
   }
 
   /** As dt_work_wait(). */
@@ -96,7 +125,7 @@ final class Pending extends AtomicReference<Object> {
         } else {
           Raw.work_wait_stream(handle, stream);
         }
-        if (custom == null || !poll()) return;
+        if ((custom == null && members.isEmpty()) || !poll()) return;
       } catch (DtException e) {
         if (get() == null) throw e;
       }

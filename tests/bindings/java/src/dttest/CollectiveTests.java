@@ -113,10 +113,14 @@ final class CollectiveTests {
   private static void beside(Job job, Comm world) throws Exception {
     AtomicBoolean stop = new AtomicBoolean();
     Thread grouping = new Thread(() -> {
-      while (!stop.get()) {
+      for (boolean waits = true; !stop.get(); waits = !waits) {
         world.groupBegin();
         LockSupport.parkNanos(20_000);
-        world.groupEnd();
+        if (waits) {
+          world.groupEnd();
+        } else {
+          world.groupEndAsync();
+        }
         LockSupport.parkNanos(20_000);
       }
     });
@@ -144,7 +148,7 @@ final class CollectiveTests {
 
   private static void transfers(Comm world) {
     int peer = 1 - world.rank();
-    for (int round = 0; round < 3; round++) {
+    for (int round = 0; round < 4; round++) {
       Tensor out = Tensor.of(pattern(world.rank(), 5));
       FloatBuffer received = floats(5);
       Tensor in = Tensor.of(received);
@@ -157,6 +161,14 @@ final class CollectiveTests {
         world.send(out, peer);
         world.recv(in, peer);
         world.groupEnd();
+      } else if (round == 2) {
+        world.groupBegin();
+        world.send(out, peer);
+        Work own = world.recvAsync(in, peer);
+        Work whole = world.groupEndAsync();
+        that(whole.await(Duration.ofSeconds(60)), "in time");
+        that(own.test(), "done with the group");
+        whole.future().join();
       } else {
         world.groupBegin();
         List<Work> works = List.of(world.sendAsync(out, peer), world.recvAsync(in, peer));

@@ -160,9 +160,13 @@ final class CombineTests {
         world.groupBegin();
         world.allReduce(Tensor.of(direct(0, COUNT)), op);
         meet(seen, world::groupEnd);
+        world.groupBegin();
+        world.allReduce(Tensor.of(direct(0, COUNT)), op);
+        Work whole = world.groupEndAsync();
+        meet(seen, whole::await);
         all(job, world); // it stays usable
       });
-      that(seen.get() >= 6, "all forms throw where the function ran: " + seen);
+      that(seen.get() >= 7, "all forms throw where the function ran: " + seen);
     }
   }
 

@@ -202,6 +202,9 @@ final class SafetyTests {
     comm.groupEnd();
     comm.allReduce(array);
     thrown(InvalidStateException.class, comm::groupEnd, "group");
+    thrown(InvalidStateException.class, comm::groupEndAsync, "group");
+    comm.groupBegin();
+    that(comm.groupEndAsync().test(), "of no operations");
   }
 
   private static void refusedFinish(Comm comm) throws Exception {
