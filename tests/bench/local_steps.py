@@ -19,10 +19,11 @@ import subprocess
 import sys
 import tempfile
 
-from slow_network import LAST, MODEL, ranks, spread
+from slow_network import LAST, MODEL, spread
 from two_hosts import lay_wire, limit
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "multihost"))
+from cases import ranks  # noqa: E402
 from network import Network, Unavailable  # noqa: E402
 
 WAYS = {"gradients, each step": [],

@@ -14,10 +14,11 @@ import pathlib
 import statistics
 import sys
 
-from slow_network import ranks, spread
+from slow_network import spread
 from two_hosts import limit
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "multihost"))
+from cases import ranks  # noqa: E402
 from network import Network, Unavailable  # noqa: E402
 
 HOSTS, RANKS = 2, 2

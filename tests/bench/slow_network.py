@@ -19,10 +19,10 @@ import subprocess
 import sys
 import tempfile
 
-from two_hosts import PORT, limit
+from two_hosts import limit
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "multihost"))
-from cases import environment  # noqa: E402
+from cases import ranks  # noqa: E402
 from network import Network, Unavailable  # noqa: E402
 
 MATRICES, SIDE = 20, 1024
@@ -33,30 +33,6 @@ GPT_OPTIONS = {"plain": [], "bf16": ["--wire", "bf16"], "f16": ["--wire", "f16"]
                "8bit": ["--wire", "8bit"], "powersgd4": ["--powersgd", "4"], "powersgd1": ["--powersgd", "1"]}
 NAMES = {"plain": "f32", "bf16": "bf16", "f16": "f16", "8bit": "8 bits",
          "powersgd4": "PowerSGD, rank 4", "powersgd1": "PowerSGD, rank 1"}
-TIMEOUT_S = 600
-
-
-def ranks(network, program, on_each=1, **more):
-    """The output of rank 0 of those on the network's hosts, `on_each` of them. `more`: of the environment."""
-    processes = []
-    world = network.hosts * on_each
-    for rank in range(world):
-        settings = environment(DT_RANK=str(rank), DT_WORLD_SIZE=str(world), DT_MASTER_ADDR=network.address(0),
-                               DT_MASTER_PORT=str(PORT), **more)
-        command = network.command(rank // on_each, [str(word) for word in program])
-        processes.append(subprocess.Popen(command, env=settings, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                          stderr=subprocess.PIPE, text=True))
-    try:
-        outputs = [process.communicate(timeout=TIMEOUT_S) for process in processes]
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-    for process, (output, error) in zip(processes, outputs):
-        if process.returncode != 0:
-            sys.exit(f"{process.args} ended with {process.returncode}:\n{output}{error}")
-    return outputs[0][0]
 
 
 def spread(values, digits):

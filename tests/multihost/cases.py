@@ -11,6 +11,7 @@ from network import Network, Unavailable
 
 PORT = 29500  # in a namespace of our own: nobody else is there
 TOKEN = "5a" * 32
+RANKS_LIMIT_S = 600
 CASES_AT_A_TIME = 2 * (os.cpu_count() or 1)
 
 
@@ -27,6 +28,28 @@ def environment(**settings):
     """This process's, with these settings of dt and the token, and no others."""
     others = {name: value for name, value in os.environ.items() if not name.startswith("DT_")}
     return {**others, "DT_TOKEN": TOKEN, **settings}
+
+
+def ranks(network, program, on_each=1, **more):
+    """The output of rank 0 of those on the network's hosts, `on_each` of them. `more`: of the environment."""
+    processes = []
+    world = network.hosts * on_each
+    for rank in range(world):
+        settings = environment(DT_RANK=str(rank), DT_WORLD_SIZE=str(world), DT_MASTER_ADDR=network.address(0),
+                               DT_MASTER_PORT=str(PORT), **more)
+        command = network.command(rank // on_each, [str(word) for word in program])
+        processes.append(subprocess.Popen(command, env=settings, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                          stderr=subprocess.PIPE, text=True))
+    try:
+        outputs = [process.communicate(timeout=RANKS_LIMIT_S) for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    for process, (output, error) in zip(processes, outputs):
+        expect(process.returncode == 0, f"{process.args} ended with {process.returncode}:\n{output}{error}")
+    return outputs[0][0]
 
 
 def run_case(case):
