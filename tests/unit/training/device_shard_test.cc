@@ -265,13 +265,16 @@ TEST_CASE("shard on GPUs: steps that are not finite change nothing and count for
         return p > 4 && (step + static_cast<int64_t>(p)) % 3 == 0;
       };
       options.bad_steps = {0, 1, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14};
-      constexpr int64_t kSteps = 16;
-      const Tensors plain = trained_with_bad(rank, options, kSteps, stream);
+      constexpr int64_t kGuardedSteps = 16;
+      const Tensors plain = trained_with_bad(rank, options, kGuardedSteps, stream);
       options.skip_non_finite = true;
-      rank.expect(trained_with_bad(rank, options, kSteps, stream) == plain, "the GPU decides");
-      rank.expect(trained_with_bad(rank, options, kSteps, stream, path) == plain, "a checkpoint");
+      rank.expect(trained_with_bad(rank, options, kGuardedSteps, stream) == plain,
+                  "the GPU decides");
+      rank.expect(trained_with_bad(rank, options, kGuardedSteps, stream, path) == plain,
+                  "a checkpoint");
       options.shard.offload = folder;
-      rank.expect(trained_with_bad(rank, options, kSteps, stream) == plain, "state with the host");
+      rank.expect(trained_with_bad(rank, options, kGuardedSteps, stream) == plain,
+                  "state with the host");
     });
   }
   std::filesystem::remove_all(folder);
