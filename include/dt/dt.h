@@ -1620,8 +1620,8 @@ typedef struct dt_reducer_options {
   const int64_t* row_elements; /**< [count of parameters], borrowed during the call: > 0: the
                                    parameter is a matrix with rows of so many elements, and its
                                    gradient comes by dt_reducer_ready_rows(), as that of an
-                                   embedding of which a step uses some rows; 0: it is dense. Over
-                                   host memory, and not of a shard. NULL: all are dense */
+                                   embedding of which a step uses some rows; 0: it is dense. Not of
+                                   a shard. NULL: all are dense */
 } dt_reducer_options;
 
 /** Sets struct_size and zeroes the rest. @param options may not be NULL. @thread any */
@@ -1757,13 +1757,18 @@ DT_API dt_status dt_reducer_accumulate(dt_reducer* reducer, int32_t on);
  * the buckets are under way; each rank calls this at least once per step, with row_count 0 if it
  * has none, or the reducer has find_unused or static_graph. They travel as they are, whatever
  * `wire`, `predivide` and hooks say.
+ *
+ * With a reducer on GPUs rows are in host memory, too, and so are their results, as for an embedding
+ * that stays there: dt_reducer_finish() exchanges them over the host, for which it waits for the
+ * other ranks, but not for the GPU. dt_reducer_clip_norm() is then UNSUPPORTED.
  * @param reducer   the handle.
  * @param index     of the parameter.
  * @param rows      [row_count] indices of rows.
  * @param row_count >= 0.
  * @param values    [row_count][row_elements] elements; copied during the call, like `rows`.
  * @return DT_OK; DT_ERR_INVALID_STATE for a dense parameter; DT_ERR_INVALID_ARGUMENT: a row that the
- *         matrix does not have, in which case nothing is added; DT_ERR_OUT_OF_MEMORY.
+ *         matrix does not have, or values in a GPU's memory; then nothing is added;
+ *         DT_ERR_OUT_OF_MEMORY.
  * @thread any, as dt_reducer_ready()
  * @cost a copy. In dt_reducer_finish(): a sort of the rows, an allgather of 8 bytes for each such
  *       parameter, and then of the rows of all ranks; where these are more than the matrix has, an
@@ -2023,7 +2028,8 @@ DT_API dt_status dt_reducer_finish(dt_reducer* reducer, dt_stream stream);
  * @param out_norm  gives the norm of before; may be NULL. On GPUs one f32 of the GPU, written when
  *                  the stream comes to it, so that the host need not wait.
  * @return DT_OK; DT_ERR_INVALID_STATE without a finished step, or once the next has begun;
- *         DT_ERR_INVALID_ARGUMENT; DT_ERR_UNSUPPORTED for other norms on GPUs; with a shard
+ *         DT_ERR_INVALID_ARGUMENT; DT_ERR_UNSUPPORTED on GPUs for other norms, and where gradients
+ *         come as rows; with a shard
  *         DT_ERR_MISMATCH on all ranks where arguments differ, on GPUs as watchdog.check finds it,
  *         and any communicator error.
  * @thread one at a time

@@ -43,7 +43,7 @@ Result<std::vector<training::Param>> read_params(const Call& call, const dt_para
 namespace {
 
 /// For parameters with row_elements > 0: replaces the number of elements by rows and columns.
-Status read_row_elements(const Call& call, const CommObject& on, const dt_reducer_options* options,
+Status read_row_elements(const Call& call, const dt_reducer_options* options,
                          std::vector<training::Param>* params) {
   dt_reducer_options asked;
   DT_TRY(read_options(call, options, "options", "dt_reducer_options_init", &asked));
@@ -58,12 +58,6 @@ Status read_row_elements(const Call& call, const CommObject& on, const dt_reduce
           "row "
           "has, or 0 for a dense one",
           i, static_cast<long long>(elements), static_cast<long long>(param.count));
-    }
-    if (on.comm->backend().device() != nullptr) {
-      return Status(Code::kUnsupported,
-                    format("%s: options->row_elements[%zu] is %lld; gradients come as rows over "
-                           "host memory only, so use a communicator of dt_comm_host()",
-                           call.function(), i, static_cast<long long>(elements)));
     }
     param.rows = param.count / elements;
     param.row_elements = elements;
@@ -231,7 +225,7 @@ dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_t count
     DT_TRY(on->comm->check_ungrouped("dt_reducer_create"));
     DT_TRY_VALUE(auto read, read_params(call, params, count));
     DT_TRY_VALUE(const auto chosen, read_reducer_options(call, *on, options, "options", read));
-    DT_TRY(read_row_elements(call, *on, options, &read));
+    DT_TRY(read_row_elements(call, options, &read));
     auto object = std::make_shared<ReducerObject>();
     object->job = on->job;
     DT_TRY_VALUE(object->reducer, training::Reducer::create(on->comm, std::move(read), chosen));

@@ -72,6 +72,10 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   /// Whether the stream records a CUDA graph, and what is said of it then.
   Result<bool> is_capturing(cuda::Stream stream) const { return runtime_->is_capturing(stream); }
   static Status capture_refused(const std::string& what);
+  Result<bool> is_device_memory(const void* pointer) const {
+    DT_TRY_VALUE(const cuda::PointerInfo info, runtime_->pointer_info(pointer));
+    return info.memory == cuda::Memory::kDevice;
+  }
   /// `stream` waits for what was recorded of the bucket in this step.
   Status wait_for_parts(size_t bucket, cuda::Stream stream);
   /// to[i] += from[i]

@@ -440,6 +440,7 @@ Status Reducer::finish(cuda::Stream stream) {
 Status Reducer::order_buckets(cuda::Stream stream) {
   if (!broken_.ok()) return comm_->broken();
   const Status came = device_->times().record_came(stream);
+  if (buckets_.empty()) return came;  // all gradients come as rows
   const Status ordered = last_backend().wait_stream(*last_work_, stream);
   for (const auto& bucket : buckets_) {
     DT_TRY(bucket->work->status());
@@ -519,26 +520,31 @@ void Reducer::count_step(int64_t began_waiting_ns, int64_t rows_done_ns) {
 void Reducer::count_step_on_device() {
   take_times();
   if (device_->times().end_step(buckets_.size())) return;  // counted when it has passed
+  const int64_t bytes = take_step_bytes();
   statistics_.with([&](Statistics& s) {
     ++s.steps;
-    s.bytes = step_bytes_;
-    s.total_bytes += step_bytes_;
+    s.bytes = bytes;
+    s.total_bytes += bytes;
   });
-  if (record::Meter* const meter = comm_->meter()) meter->stepped(step_bytes_, 0, 0);
+  if (record::Meter* const meter = comm_->meter()) meter->stepped(bytes, 0, 0);
 }
+
+/// With the rows of all steps that are not counted yet.
+int64_t Reducer::take_step_bytes() { return step_bytes_ + std::exchange(uncounted_row_bytes_, 0); }
 
 void Reducer::take_times() {
   statistics_.with([&](Statistics& s) {
     for (const StepTimes::Times& times : device_->times().take_passed()) {
+      const int64_t bytes = take_step_bytes();
       ++s.steps;
-      s.bytes = step_bytes_;
+      s.bytes = bytes;
       s.communication_ns = times.communication_ns;
       s.exposed_ns = times.exposed_ns;
-      s.total_bytes += step_bytes_;
+      s.total_bytes += bytes;
       s.total_communication_ns += times.communication_ns;
       s.total_exposed_ns += times.exposed_ns;
       if (record::Meter* const meter = comm_->meter()) {
-        meter->stepped(step_bytes_, times.communication_ns, times.exposed_ns);
+        meter->stepped(bytes, times.communication_ns, times.exposed_ns);
       }
     }
   });

@@ -395,6 +395,7 @@ class Reducer {
   Status clip_parts_on_device(double max_norm, cuda::Stream stream, float* norm);
   /// Rows are exchanged from the one time to the other.
   void count_step(int64_t began_waiting_ns, int64_t rows_done_ns);
+  int64_t take_step_bytes();
   void count_step_on_device();
   void take_times();
   void end_step();
@@ -433,6 +434,7 @@ class Reducer {
   std::atomic<int32_t> arrived_{0};     // used of arrivals_
   int32_t dense_ = 0;                   // parameters that do not come as rows
   int64_t row_bytes_ = 0;               // of the last step's rows
+  int64_t uncounted_row_bytes_ = 0;     // on GPUs: of the steps that are not counted yet
   std::atomic<bool> accumulating_{false};
   bool learnt_ = false;                   // static_graph: what step 1 had; between steps
   std::atomic<int64_t> calls_{0};         // of ready() while learning

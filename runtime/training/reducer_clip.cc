@@ -205,6 +205,12 @@ Status Reducer::clip_norm(double max_norm, double norm_type, cuda::Stream stream
       return Status(Code::kUnsupported,
                     format("dt_reducer_clip_norm: norm_type is %g; on GPUs it is 2", norm_type));
     }
+    if (dense_ != param_count()) {
+      return Status(Code::kUnsupported,
+                    "dt_reducer_clip_norm on comm \"" + comm_->name() +
+                        "\": some gradients come as rows, which are in host memory, the others are "
+                        "on a GPU; clip them apart, the rows by a reducer on dt_comm_host()");
+    }
     DT_TRY(options_.by_units() ? clip_parts_on_device(max_norm, stream, norm)
                                : clip_on_device(max_norm, stream, norm));
     has_norm_ = true;

@@ -34,6 +34,15 @@ Status Reducer::ready_rows(int32_t index, std::span<const int64_t> rows, const v
                bad - rows.begin(), static_cast<long long>(*bad), index, param.name.c_str(),
                static_cast<long long>(param.rows - 1)));
   }
+  if (device_ != nullptr) {
+    DT_TRY_VALUE(const bool is_there, device_->is_device_memory(values));
+    if (is_there) {
+      return Status(Code::kInvalidArgument,
+                    format("dt_reducer_ready_rows: values of parameter #%d \"%s\" are in a GPU's "
+                           "memory; copy them to the host, where rows are summed",
+                           index, param.name.c_str()));
+    }
+  }
   std::lock_guard lock(slot.mutex);
   begun_.store(true, std::memory_order_relaxed);
   slot.rows->add(rows, values);
@@ -94,7 +103,7 @@ Status Reducer::reduce_rows() {
   tell.count = static_cast<int64_t>(mine.size());
   tell.name = "numbers of rows";
   if (!missing.empty()) tell.withheld = std::make_shared<const std::string>(missing);
-  const Status told = comm_->run(tell);
+  const Status told = comm_->run_on_host(tell);
   DT_TRY(without_memory);
   DT_TRY(told);
   row_bytes_ = 0;
@@ -108,6 +117,7 @@ Status Reducer::reduce_rows() {
     DT_TRY(reduce_rows(i, counts));
     row_bytes_ += slot.rows->elements() * dtype_bytes(params_[i].dtype);
   }
+  if (device_ != nullptr) uncounted_row_bytes_ += row_bytes_;
   return {};
 }
 

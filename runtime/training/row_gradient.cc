@@ -119,7 +119,7 @@ Status RowGradient::reduce(comm::Communicator& comm, std::span<const int64_t> co
     collective.send = collective.recv = gathered_.values.data();
     collective.count = matrix_rows_ * row_elements_;
     collective.name = name + ", all rows";
-    DT_TRY(comm.run(collective));
+    DT_TRY(comm.run_on_host(collective));
     std::swap(rows_, gathered_);
     return {};
   }
@@ -149,7 +149,7 @@ Status RowGradient::gather(comm::Communicator& comm, std::span<const int64_t> co
   blocks->outgoing.assign(counts.size(), {0, collective.count});
   collective.kind = backend::Kind::kAllgatherv;
   collective.blocks = std::move(blocks);
-  return comm.run(collective);
+  return comm.run_on_host(collective);
 }
 
 }  // namespace dt::training

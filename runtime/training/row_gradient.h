@@ -14,7 +14,7 @@
 namespace dt::training {
 
 /// The gradient of a matrix of which a step uses some rows only, as of an embedding: a list of row
-/// indices and the values of these rows, in host memory.
+/// indices and the values of these rows, in host memory, and over it also between ranks on GPUs.
 ///
 /// add(), coalesce() and prepare() throw std::bad_alloc and have then changed nothing that counts.
 /// reduce() allocates nothing, so that a rank without memory says so before the others wait.
