@@ -2023,19 +2023,18 @@ DT_API dt_status dt_reducer_finish(dt_reducer* reducer, dt_stream stream);
  * is collective, with the same arguments on all ranks.
  * @param reducer   the handle.
  * @param max_norm  > 0; infinity only asks for the norm.
- * @param norm_type >= 1, as 2, or infinity for the largest; 2 on GPUs.
+ * @param norm_type >= 1, as 2, or infinity for the largest.
  * @param stream    CUDA stream behind that of dt_reducer_finish(); ignored on a host communicator.
  * @param out_norm  gives the norm of before; may be NULL. On GPUs one f32 of the GPU, written when
  *                  the stream comes to it, so that the host need not wait.
  * @return DT_OK; DT_ERR_INVALID_STATE without a finished step, or once the next has begun;
- *         DT_ERR_INVALID_ARGUMENT; DT_ERR_UNSUPPORTED on GPUs for other norms, and where gradients
- *         come as rows; with a shard
- *         DT_ERR_MISMATCH on all ranks where arguments differ, on GPUs as watchdog.check finds it,
- *         and any communicator error.
+ *         DT_ERR_INVALID_ARGUMENT; DT_ERR_UNSUPPORTED on GPUs where gradients come as rows; with a
+ *         shard DT_ERR_MISMATCH on all ranks where arguments differ, on GPUs as watchdog.check
+ *         finds it, and any communicator error.
  * @thread one at a time
- * @cost one pass over the gradients, and a second one to scale them; with a shard one more, and two
- *       allreduces of a few bytes. On GPUs the first call, and one after gradients lie elsewhere, may
- *       wait for the GPU.
+ * @cost one pass over the gradients, and a second one to scale them; one more with a shard, and on
+ *       GPUs where norm_type is not 2. With a shard two allreduces of a few bytes. On GPUs the first
+ *       call, and one after gradients lie elsewhere, may wait for the GPU.
  * @since ABI 0
  */
 DT_API dt_status dt_reducer_clip_norm(dt_reducer* reducer, double max_norm, double norm_type,

@@ -304,17 +304,18 @@ Result<double*> DeviceStep::largest(std::vector<Results> results, cuda::Stream s
   return scratch_->largest;
 }
 
-Result<int64_t*> DeviceStep::squares(cuda::Stream stream) {
+Result<int64_t*> DeviceStep::powers(double type, cuda::Stream stream) {
   for (size_t i = 0; i < results_.size(); ++i) {
-    DT_TRY(kernels_->squares(*result_lists_[i], results_[i].dtype, scratch_->largest, scratch_->sum,
-                             stream));
+    DT_TRY(kernels_->powers(*result_lists_[i], results_[i].dtype, scratch_->largest, type,
+                            scratch_->sum, stream));
   }
   return scratch_->sum;
 }
 
-Status DeviceStep::scale(double max_norm, double tiny, float* norm, cuda::Stream stream) {
-  DT_TRY(kernels_->clip_factor_of_squares(scratch_->largest, scratch_->sum, max_norm, tiny,
-                                          &scratch_->norm, &scratch_->factor, stream));
+Status DeviceStep::scale(double type, double max_norm, double tiny, float* norm,
+                         cuda::Stream stream) {
+  DT_TRY(kernels_->clip_factor_of_powers(scratch_->largest, scratch_->sum, type, max_norm, tiny,
+                                         &scratch_->norm, &scratch_->factor, stream));
   return scale_results(norm, stream);
 }
 

@@ -119,11 +119,11 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
               cuda::Stream stream);
   /// The same of results that are divided among ranks, with the same bits whoever has which. All in
   /// the order of `stream`: of largest(), which gives 3 elements of f64, the caller takes the
-  /// maximum over all ranks; of squares(), 2 of i64, the sum over those that have different
+  /// maximum over all ranks; of powers(), 2 of i64, the sum over those that have different
   /// results; then scale().
   Result<double*> largest(std::vector<Results> results, cuda::Stream stream);
-  Result<int64_t*> squares(cuda::Stream stream);
-  Status scale(double max_norm, double tiny, float* norm, cuda::Stream stream);
+  Result<int64_t*> powers(double type, cuda::Stream stream);
+  Status scale(double type, double max_norm, double tiny, float* norm, cuda::Stream stream);
   /// On the device: that of the last clip() or scale().
   const float* norm() const;
   Status copy(void* to, const void* from, int64_t bytes, cuda::Stream stream) {

@@ -392,7 +392,7 @@ class Reducer {
   Result<double> norm_of_parts(double max_norm, double norm_type);
   std::vector<DeviceStep::Results> results_on_device() const;
   Status clip_on_device(double max_norm, cuda::Stream stream, float* norm);
-  Status clip_parts_on_device(double max_norm, cuda::Stream stream, float* norm);
+  Status clip_parts_on_device(double max_norm, double norm_type, cuda::Stream stream, float* norm);
   /// Rows are exchanged from the one time to the other.
   void count_step(int64_t began_waiting_ns, int64_t rows_done_ns);
   int64_t take_step_bytes();

@@ -201,18 +201,15 @@ Status Reducer::clip_norm(double max_norm, double norm_type, cuda::Stream stream
                       "step's first dt_reducer_ready");
   }
   if (device_ != nullptr) {
-    if (norm_type != 2) {
-      return Status(Code::kUnsupported,
-                    format("dt_reducer_clip_norm: norm_type is %g; on GPUs it is 2", norm_type));
-    }
     if (dense_ != param_count()) {
       return Status(Code::kUnsupported,
                     "dt_reducer_clip_norm on comm \"" + comm_->name() +
                         "\": some gradients come as rows, which are in host memory, the others are "
                         "on a GPU; clip them apart, the rows by a reducer on dt_comm_host()");
     }
-    DT_TRY(options_.by_units() ? clip_parts_on_device(max_norm, stream, norm)
-                               : clip_on_device(max_norm, stream, norm));
+    DT_TRY(options_.by_units() || norm_type != 2
+               ? clip_parts_on_device(max_norm, norm_type, stream, norm)
+               : clip_on_device(max_norm, stream, norm));
     has_norm_ = true;
     return {};
   }
@@ -260,20 +257,23 @@ Status Reducer::clip_on_device(double max_norm, cuda::Stream stream, float* norm
                        static_cast<float>(kBesideNorm), norm, stream);
 }
 
-/// As norm_of_parts(), all of it on the GPU. The name of each operation contains max_norm, so that
-/// an error that names operations shows ranks which give different values.
-Status Reducer::clip_parts_on_device(double max_norm, cuda::Stream stream, float* norm) {
+/// As norm_of_parts(), all of it on the GPU. The name of each operation contains the arguments, so
+/// that an error that names operations shows ranks which give different values.
+Status Reducer::clip_parts_on_device(double max_norm, double norm_type, cuda::Stream stream,
+                                     float* norm) {
   const auto over_all = [&](const auto& comm, Dtype dtype, ReduceOp op, int64_t count,
                             void* values) -> Status {
     if (!options_.scatter()) return {};  // this rank has all of them
-    return allreduce_in_place(*comm, dtype, op, values, count, format("norm to %.17g", max_norm),
-                              stream);
+    return allreduce_in_place(*comm, dtype, op, values, count,
+                              format("norm %.17g to %.17g", norm_type, max_norm), stream);
   };
   DT_TRY_VALUE(double* const largest, device_->largest(results_on_device(), stream));
   DT_TRY(over_all(comm_, Dtype::kF64, ReduceOp::kMax, 3, largest));
-  DT_TRY_VALUE(int64_t* const squares, device_->squares(stream));
-  DT_TRY(over_all(within_, Dtype::kI64, ReduceOp::kSum, 2, squares));
-  return device_->scale(max_norm, kBesideNorm, norm, stream);
+  if (!std::isinf(norm_type)) {
+    DT_TRY_VALUE(int64_t* const powers, device_->powers(norm_type, stream));
+    DT_TRY(over_all(within_, Dtype::kI64, ReduceOp::kSum, 2, powers));
+  }
+  return device_->scale(norm_type, max_norm, kBesideNorm, norm, stream);
 }
 
 }  // namespace dt::training

@@ -175,7 +175,7 @@ std::vector<Operation> operations_of(Gpu* gpu, Model* model, const Optimized& si
       {"largest of f32", 4 * count,
        [=, &list] { return kernels->largest(list, Dtype::kF32, largest, stream); }},
       {"squares of f32", 4 * count,
-       [=, &list] { return kernels->squares(list, Dtype::kF32, largest, sum, stream); }},
+       [=, &list] { return kernels->powers(list, Dtype::kF32, largest, 2, sum, stream); }},
       // Reads four numbers of each parameter and writes three.
       {"adamw f32", 28 * count,
        [=, &single] { return kernels->adamw(*single.prepared, kAdamWStep, stream); }},

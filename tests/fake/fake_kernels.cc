@@ -116,16 +116,17 @@ void for_each_value(const std::vector<Tensor>& tensors, Dtype dtype, F function)
 
 constexpr int kLowBits = 28;  // of the second number of a sum of squares
 
-double norm_of_squares(const double* largest, const int64_t* sum) {
+double norm_of_powers(const double* largest, const int64_t* sum, double type) {
   if (largest[2] > 0) return NAN;
   if (largest[1] > 0) return INFINITY;
   if (largest[0] <= 0) return 0;
+  if (std::isinf(type)) return largest[0];
   int exponent = 0;
   static_cast<void>(std::frexp(largest[0], &exponent));
   constexpr int64_t kLow = int64_t{1} << kLowBits;
   const double total = std::ldexp(static_cast<double>(sum[0] + sum[1] / kLow), -kLowBits) +
                        std::ldexp(static_cast<double>(sum[1] % kLow), -2 * kLowBits);
-  return std::ldexp(std::sqrt(total), exponent);
+  return std::ldexp(type == 2 ? std::sqrt(total) : std::pow(total, 1 / type), exponent);
 }
 
 class FakeTensorKernels final : public kernels::TensorKernels {
@@ -299,8 +300,8 @@ class FakeTensorKernels final : public kernels::TensorKernels {
     });
   }
 
-  Status squares(const TensorList& tensors, Dtype dtype, const double* largest, int64_t* sum,
-                 cuda::Stream stream) override {
+  Status powers(const TensorList& tensors, Dtype dtype, const double* largest, double type,
+                int64_t* sum, cuda::Stream stream) override {
     if (!is_floating(dtype)) return refuse(dtype);
     const auto copy = static_cast<const List&>(tensors).tensors;
     return runtime_->launch(stream, [=] {
@@ -309,18 +310,19 @@ class FakeTensorKernels final : public kernels::TensorKernels {
       static_cast<void>(std::frexp(largest[0], &exponent));
       for_each_value(copy, dtype, [&](double x) {
         const double ratio = std::ldexp(x, -exponent);
-        const auto units = static_cast<int64_t>(std::ldexp(ratio * ratio, 2 * kLowBits) + 0.5);
+        const double power = type == 2 ? ratio * ratio : std::pow(std::fabs(ratio), type);
+        const auto units = static_cast<int64_t>(std::ldexp(power, 2 * kLowBits) + 0.5);
         sum[0] += units >> kLowBits;
         sum[1] += units % (int64_t{1} << kLowBits);
       });
     });
   }
 
-  Status clip_factor_of_squares(const double* largest, const int64_t* sum, double max_norm,
-                                double tiny, float* norm, float* factor,
-                                cuda::Stream stream) override {
+  Status clip_factor_of_powers(const double* largest, const int64_t* sum, double type,
+                               double max_norm, double tiny, float* norm, float* factor,
+                               cuda::Stream stream) override {
     return runtime_->launch(stream, [=] {
-      const double found = norm_of_squares(largest, sum);
+      const double found = norm_of_powers(largest, sum, type);
       const double wanted = max_norm / (found + tiny);
       if (norm != nullptr) *norm = static_cast<float>(found);
       *factor = std::isfinite(found) && wanted < 1 ? static_cast<float>(wanted) : 1;

@@ -79,7 +79,8 @@ Norm norm_on_host(const std::vector<double>& values, double max_norm) {
 }
 
 /// Of all elements of the calls' tensors.
-Norm norm_on_gpu(const std::vector<std::vector<Tensor>>& calls, Dtype dtype, double max_norm) {
+Norm norm_on_gpu(const std::vector<std::vector<Tensor>>& calls, Dtype dtype, double max_norm,
+                 double type = 2) {
   Gpu& gpu = squares_gpu();
   const DeviceBytes largest(&gpu, Bytes(sizeof(Norm::largest), 0));
   const DeviceBytes sum(&gpu, Bytes(sizeof(Norm::sum), 0));
@@ -92,11 +93,11 @@ Norm norm_on_gpu(const std::vector<std::vector<Tensor>>& calls, Dtype dtype, dou
     must(gpu.kernels->largest(*list, dtype, largest_at, gpu.stream));
   }
   for (const auto& list : lists) {
-    must(gpu.kernels->squares(*list, dtype, largest_at, sum_at, gpu.stream));
+    must(gpu.kernels->powers(*list, dtype, largest_at, type, sum_at, gpu.stream));
   }
-  must(gpu.kernels->clip_factor_of_squares(largest_at, sum_at, max_norm, kTiny,
-                                           static_cast<float*>(results.at()),
-                                           static_cast<float*>(results.at(4)), gpu.stream));
+  must(gpu.kernels->clip_factor_of_powers(largest_at, sum_at, type, max_norm, kTiny,
+                                          static_cast<float*>(results.at()),
+                                          static_cast<float*>(results.at(4)), gpu.stream));
   Norm found;
   std::memcpy(found.largest, largest.read().data(), sizeof found.largest);
   std::memcpy(found.sum, sum.read().data(), sizeof found.sum);
@@ -208,6 +209,34 @@ TEST_CASE("squares: zeros, none, one infinity or NaN anywhere") {
   }
 }
 
+TEST_CASE("other norms: near the host's, and the same bits however the elements are split") {
+  std::vector<double> values;
+  for (int i = 0; i < 20'000; ++i)
+    values.push_back(std::ldexp((i * 7919 % 1009) - 504, i % 9 - 12));
+  const auto count = static_cast<int64_t>(values.size());
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kF64}) {
+    const DeviceBytes memory(&squares_gpu(), encoded_values(dtype, values));
+    for (const double type : {1.0, 2.5, 3.0, static_cast<double>(INFINITY)}) {
+      CAPTURE(type);
+      double largest = 0;
+      double sum = 0;
+      for (const double x : values) {
+        largest = std::max(largest, std::fabs(x));
+        if (!std::isinf(type)) sum += std::pow(std::fabs(x), type);
+      }
+      const double wanted = std::isinf(type) ? largest : std::pow(sum, 1 / type);
+      const Norm whole =
+          norm_on_gpu({tensors_of(memory, dtype, 0, count, count)}, dtype, wanted / 2, type);
+      CHECK(std::fabs(static_cast<double>(whole.norm) / wanted - 1) < 1e-6);
+      CHECK(std::fabs(static_cast<double>(whole.factor) - 0.5) < 1e-6);
+      const int64_t cut = 7'001;
+      CHECK(norm_on_gpu({tensors_of(memory, dtype, cut, count - cut, 333),
+                         tensors_of(memory, dtype, 0, cut, 5'000)},
+                        dtype, wanted / 2, type) == whole);
+    }
+  }
+}
+
 TEST_CASE("the factor of the norm scales tensors; the norm need not be asked for") {
   Gpu& gpu = squares_gpu();
   const DeviceBytes data(&gpu, encoded_values(Dtype::kF32, {3, -4}));
@@ -220,9 +249,9 @@ TEST_CASE("the factor of the norm scales tensors; the norm need not be asked for
   const Tensor tensors[] = {{data.at(), 2, 0}};
   const auto list = must(gpu.kernels->prepare(tensors));
   must(gpu.kernels->largest(*list, Dtype::kF32, largest_at, gpu.stream));
-  must(gpu.kernels->squares(*list, Dtype::kF32, largest_at, sum_at, gpu.stream));
-  must(gpu.kernels->clip_factor_of_squares(largest_at, sum_at, 3, 1, nullptr, factor_at,
-                                           gpu.stream));
+  must(gpu.kernels->powers(*list, Dtype::kF32, largest_at, 2, sum_at, gpu.stream));
+  must(gpu.kernels->clip_factor_of_powers(largest_at, sum_at, 2, 3, 1, nullptr, factor_at,
+                                          gpu.stream));
   must(gpu.kernels->scale(*list, Dtype::kF32, 1, factor_at, gpu.stream));
   CHECK(data.read() == encoded_values(Dtype::kF32, {1.5, -2}));
 }

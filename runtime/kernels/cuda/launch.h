@@ -45,7 +45,7 @@ cudaError_t load_copy();
 cudaError_t load_divide();
 cudaError_t load_norm();
 cudaError_t load_scale();
-cudaError_t load_squares();
+cudaError_t load_powers();
 cudaError_t load_update();
 
 // The arguments are valid, the device is selected, and something is to be done. What they return is
@@ -65,10 +65,11 @@ cudaError_t launch_add(const Launch& launch, void* data, const void* from, Dtype
 cudaError_t launch_divide(const Launch& launch, void* data, Dtype dtype, int64_t count,
                           int32_t divisor);
 cudaError_t launch_largest(const Launch& launch, Dtype dtype, double* out);
-cudaError_t launch_squares(const Launch& launch, Dtype dtype, const double* largest, int64_t* sum);
-cudaError_t launch_clip_factor_of_squares(const Launch& launch, const double* largest,
-                                          const int64_t* sum, double max_norm, double tiny,
-                                          float* norm, float* factor);
+cudaError_t launch_powers(const Launch& launch, Dtype dtype, const double* largest, double type,
+                          int64_t* sum);
+cudaError_t launch_clip_factor_of_powers(const Launch& launch, const double* largest,
+                                         const int64_t* sum, double type, double max_norm,
+                                         double tiny, float* norm, float* factor);
 cudaError_t launch_adamw(const UpdateLaunch& launch, Dtype dtype, std::span<const AdamWStep> steps,
                          const StepGuard& guard);
 /// `momentum`: the tensors have a `first`.

@@ -198,21 +198,22 @@ class CudaTensorKernels : public TensorKernels {
                   [&](const Launch& on) { return launch_largest(on, dtype, out); });
   }
 
-  Status squares(const TensorList& tensors, Dtype dtype, const double* largest, int64_t* sum,
-                 cuda::Stream stream) override {
-    DT_TRY(check_tensors("squares", tensors, dtype));
-    return launch("squares", tensors, stream,
-                  [&](const Launch& on) { return launch_squares(on, dtype, largest, sum); });
+  Status powers(const TensorList& tensors, Dtype dtype, const double* largest, double type,
+                int64_t* sum, cuda::Stream stream) override {
+    DT_TRY(check_tensors("powers", tensors, dtype));
+    return launch("powers", tensors, stream,
+                  [&](const Launch& on) { return launch_powers(on, dtype, largest, type, sum); });
   }
 
-  Status clip_factor_of_squares(const double* largest, const int64_t* sum, double max_norm,
-                                double tiny, float* norm, float* factor,
-                                cuda::Stream stream) override {
+  Status clip_factor_of_powers(const double* largest, const int64_t* sum, double type,
+                               double max_norm, double tiny, float* norm, float* factor,
+                               cuda::Stream stream) override {
     const cuda::DeviceScope scope(device());
     DT_TRY(scope.status());
     const Launch on{{}, runtime_->device().multiprocessors, native(stream)};
-    return checked("clip_factor_of_squares", device(),
-                   launch_clip_factor_of_squares(on, largest, sum, max_norm, tiny, norm, factor));
+    return checked(
+        "clip_factor_of_powers", device(),
+        launch_clip_factor_of_powers(on, largest, sum, type, max_norm, tiny, norm, factor));
   }
 
  private:
@@ -272,7 +273,7 @@ Result<std::shared_ptr<TensorKernels>> cuda_tensor_kernels(std::shared_ptr<cuda:
   const cuda::DeviceScope scope(device);
   DT_TRY(scope.status());
   for (const auto load :
-       {load_add, load_copy, load_divide, load_norm, load_scale, load_squares, load_update}) {
+       {load_add, load_copy, load_divide, load_norm, load_scale, load_powers, load_update}) {
     DT_TRY(checked("loading kernels (cudaFuncGetAttributes)", device, load()));
   }
   return std::shared_ptr<TensorKernels>(std::make_shared<CudaTensorKernels>(std::move(runtime)));

@@ -132,18 +132,19 @@ class TensorKernels {
   /// out[2] where one is a NaN. The caller zeroes them before the first call.
   virtual Status largest(const TensorList& tensors, Dtype dtype, double* out,
                          cuda::Stream stream) = 0;
-  /// Adds the squares in units of 2^-56 of a power of two just above largest[0], each rounded to a
-  /// whole number: sum[0] counts 2^28 of them, sum[1] single ones. The caller zeroes both before
-  /// the first call. Enough for 2^35 elements of all ranks. Nothing where largest() found zeros
-  /// alone, an infinity or a NaN.
-  virtual Status squares(const TensorList& tensors, Dtype dtype, const double* largest,
-                         int64_t* sum, cuda::Stream stream) = 0;
-  /// *norm = the root of the sum of squares; NaN where largest() found one, else infinity where it
-  /// found one. *factor = max_norm / (norm + tiny) where that is less than 1 and the norm is
-  /// finite, else 1. Both computed in f64 and rounded to f32 once. `norm` may be null.
-  virtual Status clip_factor_of_squares(const double* largest, const int64_t* sum, double max_norm,
-                                        double tiny, float* norm, float* factor,
-                                        cuda::Stream stream) = 0;
+  /// Adds each magnitude to the power of `type`, finite and >= 1, in units of 2^-56 of that power
+  /// of a power of two just above largest[0], rounded to a whole number: sum[0] counts 2^28 of
+  /// them, sum[1] single ones. The caller zeroes both before the first call. Enough for 2^35
+  /// elements of all ranks. Nothing where largest() found zeros alone, an infinity or a NaN.
+  virtual Status powers(const TensorList& tensors, Dtype dtype, const double* largest, double type,
+                        int64_t* sum, cuda::Stream stream) = 0;
+  /// *norm = the root of the sum of powers, for an infinite `type` largest[0]; NaN where largest()
+  /// found one, else infinity where it found one. *factor = max_norm / (norm + tiny) where that is
+  /// less than 1 and the norm is finite, else 1. Both computed in f64 and rounded to f32 once.
+  /// `norm` may be null.
+  virtual Status clip_factor_of_powers(const double* largest, const int64_t* sum, double type,
+                                       double max_norm, double tiny, float* norm, float* factor,
+                                       cuda::Stream stream) = 0;
 };
 
 /// On the device of `runtime`, which must be a real one. May synchronise the device: not while

@@ -232,10 +232,11 @@ TEST_CASE("a step without its arrays is refused; an empty list has nothing to do
   CHECK(arrays.cuda->counters().live_allocations == 0);
 }
 
-TEST_CASE("the norm of squares is the same however the elements are split") {
+TEST_CASE("the norm of powers is the same however the elements are split") {
   const auto cuda = std::make_shared<FakeCuda>();
   const auto kernels = dt::test::fake_tensor_kernels(cuda);
   std::vector<float> data = {3, -4, 12, 84, 1e-3f, 1e-4f};
+  double type = 2;
   const auto norm_of = [&](std::vector<std::vector<Tensor>> calls, double max_norm, float* factor) {
     double largest[3] = {};
     int64_t sum[2] = {};
@@ -243,14 +244,14 @@ TEST_CASE("the norm of squares is the same however the elements are split") {
     for (const bool second : {false, true}) {
       for (const auto& tensors : calls) {
         const auto list = kernels->prepare(tensors);
-        REQUIRE((second ? kernels->squares(*list.value(), Dtype::kF32, largest, sum, nullptr)
+        REQUIRE((second ? kernels->powers(*list.value(), Dtype::kF32, largest, type, sum, nullptr)
                         : kernels->largest(*list.value(), Dtype::kF32, largest, nullptr))
                     .ok());
         REQUIRE(cuda->finish(nullptr));
       }
     }
-    REQUIRE(
-        kernels->clip_factor_of_squares(largest, sum, max_norm, 1, &norm, factor, nullptr).ok());
+    REQUIRE(kernels->clip_factor_of_powers(largest, sum, type, max_norm, 1, &norm, factor, nullptr)
+                .ok());
     REQUIRE(cuda->finish(nullptr));
     return norm;
   };
@@ -264,6 +265,11 @@ TEST_CASE("the norm of squares is the same however the elements are split") {
         whole);
   CHECK(norm_of({{}}, 1, &factor) == 0.0f);
   CHECK(factor == 1.0f);
+  type = 1;
+  CHECK(norm_of({{{data.data(), 4, 0}}}, 51, &factor) == 103.0f);
+  type = INFINITY;
+  CHECK(norm_of({{{data.data(), 4, 0}}}, 17, &factor) == 84.0f);
+  CHECK(factor == 0.2f);
   data[1] = -INFINITY;
   CHECK(norm_of({{{data.data(), 6, 0}}}, 1, &factor) == INFINITY);
   CHECK(factor == 1.0f);

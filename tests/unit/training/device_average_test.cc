@@ -186,7 +186,7 @@ TEST_CASE("reducer on GPUs: a hook reduces the buckets in the order of its strea
   }
 }
 
-TEST_CASE("reducer on GPUs: a norm that is not finite scales nothing, and others are refused") {
+TEST_CASE("reducer on GPUs: a norm that is not finite scales nothing") {
   run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
     auto made =
         training::Reducer::create(rank.comm, params_of({{Dtype::kF32, 4}}), small_buckets());
@@ -200,10 +200,44 @@ TEST_CASE("reducer on GPUs: a norm that is not finite scales nothing, and others
     rank.expect(reducer.clip_norm(1, 2, stream, nullptr).code() == Code::kInvalidState, "early");
     rank.expect_ok(reducer.ready(0, own->data(), stream), "ready");
     rank.expect_ok(reducer.finish(stream), "finish");
-    rank.expect(reducer.clip_norm(1, 1, stream, nullptr).code() == Code::kUnsupported, "norm 1");
+    rank.expect_ok(reducer.clip_norm(1, 1, stream, nullptr), "norm 1");
     rank.expect_ok(reducer.clip_norm(1, 2, stream, own->data() + 5), "clip");
     rank.expect(rank.cuda->finish(stream), "the stream ends");
     rank.expect(std::isinf((*own)[5]) && (*own)[1] == 3, "it is left alone");
+    rank.meet();
+    made.value() = nullptr;
+  });
+}
+
+TEST_CASE("reducer on GPUs: other norms than 2") {
+  run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
+    auto made =
+        training::Reducer::create(rank.comm, params_of({{Dtype::kF32, 4}}), small_buckets());
+    rank.expect_ok(made.status(), "create");
+    if (!made.ok()) return;
+    training::Reducer& reducer = *made.value();
+    struct Clipped {
+      double type;
+      double max_norm;
+      std::vector<float> values;  // and the norm of before
+    };
+    const std::vector<Clipped> all = {{1, 5, {1.5, -2, 0, -1.5, 10}},
+                                      {3, 1, {0.6116371F, -0.8155162F, 0, -0.6116371F, 4.904868F}},
+                                      {INFINITY, 2, {1.5, -2, 0, -1.5, 4}}};
+    const auto own = std::make_shared<std::vector<float>>(5);
+    rank.memory->push_back(own);
+    const cuda::Stream stream = rank.new_stream();
+    for (const Clipped& each : all) {
+      *own = {3, -4, 0, -3, 0};
+      rank.expect_ok(reducer.ready(0, own->data(), stream), "ready");
+      rank.expect_ok(reducer.finish(stream), "finish");
+      rank.expect_ok(reducer.clip_norm(each.max_norm, each.type, stream, own->data() + 4), "clip");
+      rank.expect(rank.cuda->finish(stream), "the stream ends");
+      for (size_t i = 0; i < own->size(); ++i) {
+        rank.expect(std::fabs((*own)[i] - each.values[i]) < 1e-5F,
+                    format("norm %g, #%zu: %g", each.type, i, static_cast<double>((*own)[i])));
+      }
+    }
     rank.meet();
     made.value() = nullptr;
   });

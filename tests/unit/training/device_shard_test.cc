@@ -95,6 +95,7 @@ TEST_CASE("shard on GPUs: gradients in place, passes, and clipping") {
       options.in_place = true;
       compare_stages(rank, options, OfHost::kNorm);
       options.passes = 3;
+      options.norm_type = 3;
       compare_stages(rank, options, OfHost::kNorm);
     });
   }

@@ -25,6 +25,7 @@ class ShardTrainer {
     bool in_place = false;  ///< gradients are written where dt_reducer_grad() says
     int passes = 1;         ///< that gradients are accumulated over
     double max_norm = 0;    ///< 0: not clipped
+    double norm_type = 2;
     bool skip_non_finite = false;
     std::set<int64_t> bad_steps = {};  ///< in which one rank has a gradient that is not finite
     /// Empty: none are.
@@ -167,7 +168,7 @@ class ShardTrainer {
     }
     DT_TRY(reducer().finish(stream));
     if (options_.max_norm > 0) {
-      DT_TRY(reducer().clip_norm(options_.max_norm, 2, stream, &memory_->norm));
+      DT_TRY(reducer().clip_norm(options_.max_norm, options_.norm_type, stream, &memory_->norm));
     }
     return {};
   }

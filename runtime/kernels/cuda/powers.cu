@@ -17,7 +17,7 @@ constexpr uint64_t kLowMask = (uint64_t{1} << kLowBits) - 1;
 
 using Atomic = unsigned long long;  // what CUDA has atomic functions for
 
-__device__ bool has_squares(const double* largest) {
+__device__ bool has_powers(const double* largest) {
   return largest[0] > 0 && largest[1] == 0 && largest[2] == 0;
 }
 
@@ -50,10 +50,11 @@ __global__ void __launch_bounds__(kThreads) find_largest(DeviceChunks list, doub
   }
 }
 
-/// Squares in units of 2^-56 of a power of two just above the largest magnitude.
+/// Powers in units of 2^-56 of that of a power of two just above the largest magnitude.
+template <bool kSquares>
 class Units {
  public:
-  __device__ explicit Units(double largest) {
+  __device__ Units(double largest, double type) : type_(type) {
     int exponent = 0;
     static_cast<void>(frexp(largest, &exponent));
     // Two factors, since one alone may be more than a double can hold.
@@ -64,12 +65,17 @@ class Units {
   /// At most 2^56.
   __device__ uint64_t of(double x) const {
     const double ratio = __dmul_rn(__dmul_rn(x, first_), second_);
-    return static_cast<uint64_t>(
-        __double2ll_rz(__dadd_rn(__dmul_rn(__dmul_rn(ratio, ratio), 0x1p56), 0.5)));
+    double power;
+    if constexpr (kSquares) {
+      power = __dmul_rn(ratio, ratio);
+    } else {
+      power = pow(fabs(ratio), type_);
+    }
+    return static_cast<uint64_t>(__double2ll_rz(__dadd_rn(__dmul_rn(power, 0x1p56), 0.5)));
   }
 
  private:
-  double first_, second_;
+  double type_, first_, second_;
 };
 
 /// No overflow with fewer than 2^35 elements, of all calls that add to `sum`:
@@ -78,12 +84,12 @@ class Units {
 ///   high:  at most 2^28 for each element, so less than 2^63 in sum[0];
 ///   low:   less than 2^28 for each chunk of a thread, so less than 2^63 in a block;
 ///   sum[1]: less than 2^28 for each block, of which a call has at least one element each.
-template <class T>
+template <class T, bool kSquares>
 __global__ void __launch_bounds__(kThreads)
-    add_squares(DeviceChunks list, const double* largest, int64_t* sum) {
-  if (!has_squares(largest)) return;
+    add_powers(DeviceChunks list, const double* largest, double type, int64_t* sum) {
+  if (!has_powers(largest)) return;
   static_assert(kChunkElements / kThreads + 2 < 32);
-  const Units units_of(largest[0]);
+  const Units<kSquares> units_of(largest[0], type);
   uint64_t high = 0;
   uint64_t low = 0;
   for (int64_t index = blockIdx.x; index < list.chunks; index += gridDim.x) {
@@ -101,22 +107,23 @@ __global__ void __launch_bounds__(kThreads)
   atomicAdd(reinterpret_cast<Atomic*>(sum + 1), static_cast<Atomic>(low & kLowMask));
 }
 
-__device__ double norm_of(const double* largest, const int64_t* sum) {
+__device__ double norm_of(const double* largest, const int64_t* sum, double type) {
   if (largest[2] != 0) return CUDART_NAN;
   if (largest[1] != 0) return CUDART_INF;
   if (!(largest[0] > 0)) return 0;
+  if (isinf(type)) return largest[0];
   int exponent = 0;
   static_cast<void>(frexp(largest[0], &exponent));
   const int64_t high = sum[0] + (sum[1] >> kLowBits);
   const auto low = static_cast<int64_t>(static_cast<uint64_t>(sum[1]) & kLowMask);
   const double total = __dadd_rn(ldexp(static_cast<double>(high), -kLowBits),
                                  ldexp(static_cast<double>(low), -2 * kLowBits));
-  return ldexp(__dsqrt_rn(total), exponent);
+  return ldexp(type == 2 ? __dsqrt_rn(total) : pow(total, __ddiv_rn(1, type)), exponent);
 }
 
-__global__ void clip_factor_of_squares(const double* largest, const int64_t* sum, double max_norm,
-                                       double tiny, float* norm, float* factor) {
-  const double found = norm_of(largest, sum);
+__global__ void clip_factor_of_powers(const double* largest, const int64_t* sum, double type,
+                                      double max_norm, double tiny, float* norm, float* factor) {
+  const double found = norm_of(largest, sum, type);
   const double wanted = __ddiv_rn(max_norm, __dadd_rn(found, tiny));
   if (norm != nullptr) *norm = static_cast<float>(found);
   *factor = isfinite(found) && wanted < 1 ? static_cast<float>(wanted) : 1.0F;
@@ -124,12 +131,15 @@ __global__ void clip_factor_of_squares(const double* largest, const int64_t* sum
 
 }  // namespace
 
-cudaError_t load_squares() {
-  const cudaError_t error = load(clip_factor_of_squares);
+cudaError_t load_powers() {
+  const cudaError_t error = load(clip_factor_of_powers);
   if (error != cudaSuccess) return error;
   return with_each_float_type([&]<class T>() {
-    const cudaError_t first = load(find_largest<T>);
-    return first != cudaSuccess ? first : load(add_squares<T>);
+    for (const cudaError_t each :
+         {load(find_largest<T>), load(add_powers<T, true>), load(add_powers<T, false>)}) {
+      if (each != cudaSuccess) return each;
+    }
+    return cudaSuccess;
   });
 }
 
@@ -142,19 +152,24 @@ cudaError_t launch_largest(const Launch& launch, Dtype dtype, double* out) {
   });
 }
 
-cudaError_t launch_squares(const Launch& launch, Dtype dtype, const double* largest, int64_t* sum) {
+cudaError_t launch_powers(const Launch& launch, Dtype dtype, const double* largest, double type,
+                          int64_t* sum) {
+  const int blocks = blocks_for(launch.list.chunks, launch.multiprocessors);
   return with_float_type(dtype, [&]<class T>() {
-    add_squares<T>
-        <<<blocks_for(launch.list.chunks, launch.multiprocessors), kThreads, 0, launch.stream>>>(
-            launch.list, largest, sum);
+    if (type == 2) {
+      add_powers<T, true><<<blocks, kThreads, 0, launch.stream>>>(launch.list, largest, type, sum);
+    } else {
+      add_powers<T, false><<<blocks, kThreads, 0, launch.stream>>>(launch.list, largest, type, sum);
+    }
     return cudaGetLastError();
   });
 }
 
-cudaError_t launch_clip_factor_of_squares(const Launch& launch, const double* largest,
-                                          const int64_t* sum, double max_norm, double tiny,
-                                          float* norm, float* factor) {
-  clip_factor_of_squares<<<1, 1, 0, launch.stream>>>(largest, sum, max_norm, tiny, norm, factor);
+cudaError_t launch_clip_factor_of_powers(const Launch& launch, const double* largest,
+                                         const int64_t* sum, double type, double max_norm,
+                                         double tiny, float* norm, float* factor) {
+  clip_factor_of_powers<<<1, 1, 0, launch.stream>>>(largest, sum, type, max_norm, tiny, norm,
+                                                    factor);
   return cudaGetLastError();
 }
 
