@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "../sanitizers.h"
 #include "intruder.h"
 #include "store/torch_protocol.h"
 
@@ -24,9 +25,10 @@ using namespace dt::test::intruder;
 
 namespace {
 
-constexpr int kCrowd = 200;
+// AddressSanitizer makes the store slow, and keeps what was freed for a while.
+constexpr int kCrowd = dt::test::kAddressSanitizer ? 50 : 200;
 constexpr size_t kMib = 1 << 20;
-constexpr int64_t kGroupBytes = 256 * kMib;
+constexpr int64_t kGroupBytes = (dt::test::kAddressSanitizer ? 4096 : 256) * kMib;
 
 bool write_file(const std::string& path, const std::string& text) {
   FILE* file = fopen(path.c_str(), "w");
