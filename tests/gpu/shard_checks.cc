@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -56,6 +57,7 @@ struct How {
   int32_t stage = 0;
   double max_norm = 0;  ///< 0: gradients are not clipped
   bool on_host = false;
+  bool skips = false;  ///< before each step there is one whose gradients are not all finite
 };
 
 class Training {
@@ -83,7 +85,10 @@ class Training {
     options.reducer = &reducing;
     need(dt_shard_create(comm, params.data(), kParams, &options, &shard_));
     need(dt_shard_reducer(shard_, &reducer_));
-    need(dt_optimizer_adamw(shard_, nullptr, &optimizer_));
+    dt_adamw_options adamw;
+    dt_adamw_options_init(&adamw);
+    adamw.skip_non_finite = how.skips ? 1 : 0;
+    need(dt_optimizer_adamw(shard_, &adamw, &optimizer_));
     for (int32_t p = 0; p < kParams; ++p) {
       need(dt_shard_set(shard_, p, pattern(kModel[p], p).data(), stream_));
     }
@@ -101,13 +106,16 @@ class Training {
   dt_shard* shard() const { return shard_; }
   dt_optimizer* optimizer() const { return optimizer_; }
 
-  /// `gradients`: memory for those of all parameters, one after the other.
-  void step(int number, const std::vector<char*>& gradients) {
+  /// `gradients`: memory for those of all parameters, one after the other. `bad`: one is infinite.
+  void step(int number, const std::vector<char*>& gradients, bool bad = false) {
     for (int32_t unit = kUnits; unit-- > 0;) {
       need(dt_shard_gather(shard_, unit, stream_));
       for (int32_t p = kParams; p-- > 0;) {
         if (kModel[p].unit != unit) continue;
-        const auto given = pattern(kModel[p], number * 5 + session_->rank() * 3 + p);
+        auto given = pattern(kModel[p], number * 5 + session_->rank() * 3 + p);
+        if (bad && p == number && session_->rank() == number % session_->ranks()) {
+          store_as(kModel[p].dtype, given.data(), kModel[p].count - 1, HUGE_VAL);
+        }
         char* const gradient = gradients[static_cast<size_t>(p)];
         write(gradient, given);
         need(dt_reducer_ready(reducer_, p, gradient, stream_));
@@ -189,7 +197,16 @@ void check_shards(Session* session) {
   const auto trained = [&](dt_comm* comm, const How& how) {
     Training training(session, comm, how);
     for (int step = 0; step < kSteps; ++step) {
-      training.step(step, how.on_host ? host_gradients : gradients);
+      const std::vector<char*>& memory = how.on_host ? host_gradients : gradients;
+      if (how.skips) training.step(step, memory, /*bad=*/true);
+      training.step(step, memory);
+    }
+    int64_t skipped = -1;
+    need(dt_optimizer_skipped(training.optimizer(), 1, &skipped));
+    if (skipped != (how.skips ? kSteps : 0)) {
+      std::fprintf(stderr, "rank %d: %d steps were skipped\n", session->rank(),
+                   static_cast<int>(skipped));
+      std::_Exit(1);
     }
     return training.values();
   };
@@ -200,6 +217,10 @@ void check_shards(Session* session) {
     compare(session, "stage 0, clipped", stage, trained(session->comm(), {stage, 1.0, false}),
             clipped);
   }
+  compare(session, "without steps that are skipped", 0,
+          trained(session->comm(), {0, 0, false, true}), plain);
+  compare(session, "without steps that are skipped, clipped", 3,
+          trained(session->comm(), {3, 1.0, false, true}), clipped);
   // Two numbers have one sum in any order, and half of it is exact.
   if (session->gpu() != nullptr && session->ranks() <= 2) {
     dt_comm* on_host = nullptr;
