@@ -110,6 +110,9 @@ figure() {
         if ($i == "tokens/s") speed[runs] = $(i - 1)
         if ($i == "waited") waited = $(i + 1) } }
       END { printf "%s tokens/s, %s without exchange; waited %s %%\n", speed[1], speed[2], waited }' "$log" ;;
+    gpt_powersgd*) awk '/ parameters, .* on / { ++runs } { for (i = 2; i <= NF; ++i)
+        if ($i == "tokens/s") speed[runs] = $(i - 1) }
+      END { printf "%s tokens/s, %s with PowerSGD\n", speed[1], speed[2] }' "$log" ;;
     gpt_zero*) awk '/ parameters, .* on / { ++runs } / of GPU memory/ { memory[runs] = $(NF - 6) }
       { for (i = 2; i <= NF; ++i) if ($i == "tokens/s") speed[runs] = $(i - 1) }
       END { for (i = 1; i <= runs; ++i) {
@@ -264,6 +267,12 @@ run gpt_step_2_nccl_one_gpu bench "${no_gpu:-${no_nccl:-$no_gpt}}" \
   "${both[@]}" "${own_hosts[@]}" "${model[@]}"
 run gpt_step_all_gpus bench "${no_gpu:-${no_nccl:-${no_second:-$no_gpt}}}" \
   "${both[@]}" "${all_gpus[@]}" "${model[@]}"
+# Gradients as matrices of rank 4, next to whole ones of f32.
+# shellcheck disable=SC2016  # for that shell
+thin=(sh -c '"$@" && "$@" --powersgd 4' sh)
+run gpt_powersgd_2_staged bench "${no_gpu:-$no_gpt}" "${thin[@]}" "${staged[@]}" "${model[@]}" --dtype f32
+run gpt_powersgd_2_nccl_one_gpu bench "${no_gpu:-${no_nccl:-$no_gpt}}" \
+  "${thin[@]}" "${own_hosts[@]}" "${model[@]}" --dtype f32
 # In shards of each stage, which end with equal parameters on all ranks.
 # shellcheck disable=SC2016  # for that shell
 stages=(sh -c 'for stage in 0 1 2 3 "2 --offload /dev/shm" "3 --offload /dev/shm"; do

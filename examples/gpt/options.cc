@@ -63,7 +63,7 @@ void add_options(CLI::App* app, Options* out, std::string* device, bool* untied)
   CLI::Option* wire = app->add_option("--wire", out->wire, "What gradients of f32 travel as")
                           ->check(CLI::IsMember({"same", "f16", "bf16", "8bit"}));
   app->add_option("--powersgd", out->power_sgd,
-                  "Gradients travel as matrices of this rank, over host memory; 0: not")
+                  "Gradients of f32 travel as matrices of this rank; 0: not")
       ->check(CLI::Range(int64_t{0}, int64_t{64}))
       ->excludes(wire);
   app->add_option("--clip", out->clip, "Scale gradients to at most this norm; 0: not")
@@ -177,9 +177,8 @@ std::string check_outer(const Options& options, bool is_gpu, int64_t world_size)
 }
 
 std::string check_exchange(const Options& options, bool is_gpu, Precision precision) {
-  if (options.power_sgd > 0 && is_gpu) {
-    return "--powersgd compresses gradients in host memory only; use --device cpu, or --wire f16 "
-           "with --dtype f32";
+  if (options.power_sgd > 0 && precision == Precision::kBf16) {
+    return "--powersgd is for gradients of f32; use --dtype f32, or leave it out";
   }
   if (options.wire == "8bit" && is_gpu) {
     return "--wire 8bit rounds gradients in host memory only; use --device cpu, or --wire bf16 "

@@ -1869,16 +1869,15 @@ static inline void dt_power_sgd_options_init(dt_power_sgd_options* options) {
  * dt's: it takes the place of one, and dt_reducer_set_hook() with NULL ends it. The same call on all
  * ranks. Matrices of DT_F32 are compressed where that gains; results are the same on all ranks, but
  * are not the averages.
- * @param reducer the handle, made without sum, wire, predivide and divide_by_users; over host
- *                memory.
+ * @param reducer the handle, made without sum, wire, predivide and divide_by_users.
  * @param rows    [parameters of the reducer], borrowed during the call: the rows of each as a matrix
  *                of rows by count / rows; 0 or 1: it is none.
  * @param options NULL: defaults.
- * @return DT_OK; DT_ERR_UNSUPPORTED on GPUs; DT_ERR_INVALID_STATE inside a step, or with one of those
- *         options; DT_ERR_INVALID_ARGUMENT.
+ * @return DT_OK; DT_ERR_INVALID_STATE inside a step, or with one of those options;
+ *         DT_ERR_OUT_OF_MEMORY; DT_ERR_CUDA; DT_ERR_INVALID_ARGUMENT. Then nothing has changed.
  * @thread one at a time
- * @cost memory as large as the gradients that are compressed; in a step for each about 4 rank passes
- *       over it.
+ * @cost memory as large as the gradients of DT_F32, on GPUs allocated in this call; in a step for
+ *       each matrix about 4 rank passes over it.
  * @since ABI 0
  */
 DT_API dt_status dt_reducer_power_sgd(dt_reducer* reducer, const int64_t* rows,
@@ -1896,7 +1895,8 @@ DT_API dt_status dt_reducer_power_sgd(dt_reducer* reducer, const int64_t* rows,
  * @param reducer the handle.
  * @param path    UTF-8.
  * @return DT_OK; DT_ERR_INVALID_STATE inside a step; DT_ERR_SYSTEM with the path and the system's
- *         reason; DT_ERR_INVALID_ARGUMENT, also where two parameters have one name.
+ *         reason; DT_ERR_INVALID_ARGUMENT, also where two parameters have one name; DT_ERR_TIMEOUT
+ *         where a GPU does not come to the end of the last step in the communicator's time-out.
  * @thread one at a time
  * @since ABI 0
  */
@@ -1911,7 +1911,7 @@ DT_API dt_status dt_reducer_save(dt_reducer* reducer, const char* path);
  *         DT_ERR_INVALID_ARGUMENT where dt_reducer_save() did not write the file, or it was cut short;
  *         DT_ERR_MISMATCH where it is of another rank, number of ranks, model or compression, or where
  *         ranks read files of different steps; DT_ERR_VERSION; DT_ERR_INVALID_STATE inside a step; any
- *         communicator error. Then nothing has changed.
+ *         communicator error. Then nothing has changed, unless a copy to a GPU failed.
  * @thread one at a time
  * @since ABI 0
  */

@@ -2,52 +2,22 @@
 #include "training/power_sgd.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <random>
+
+#include "kernels/host/low_rank.h"
 
 namespace dt::training {
 namespace {
 
-constexpr int64_t kLanes = 16;
-constexpr float kTiny = 1e-8F;
+constexpr int64_t kGradientBytes = 256;  // they begin at multiples of it
+constexpr int64_t kGradientCount = kGradientBytes / static_cast<int64_t>(sizeof(float));
 
-float dot(const float* a, const float* b, int64_t count) {
-  float sums[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (int64_t k = 0; k < kLanes; ++k) sums[k] += a[i + k] * b[i + k];
-  }
-  for (int64_t k = 0; i < count; ++i, ++k) sums[k] += a[i] * b[i];
-  float total = 0;
-  for (const float sum : sums) total += sum;
-  return total;
-}
+int64_t round_up_to(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
-/// to += factor * from
-void add_scaled(float factor, const float* from, float* to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) to[i] += factor * from[i];
-}
-
-/// Modified Gram-Schmidt over `columns` vectors of `length`, one behind the other. One that depends
-/// on those before it becomes nearly zero, and adds nothing.
-void orthonormalise(float* vectors, int64_t columns, int64_t length) {
-  for (int64_t c = 0; c < columns; ++c) {
-    float* const own = vectors + c * length;
-    for (int64_t b = 0; b < c; ++b) {
-      const float* const before = vectors + b * length;
-      add_scaled(-dot(before, own, length), before, own, length);
-    }
-    const float norm = std::sqrt(dot(own, own, length));
-    const float factor = 1 / (norm + kTiny);
-    for (int64_t i = 0; i < length; ++i) own[i] *= factor;
-  }
-}
-
-std::vector<int64_t> counts_of(const std::vector<PowerSgd::Matrix>& matrices) {
-  std::vector<int64_t> counts;
-  for (const auto& each : matrices) counts.push_back(each.rows * each.columns);
-  return counts;
+/// The finalizer of SplitMix64: each bit of the input changes half of the bits.
+uint64_t mixed_bits(uint64_t bits) {
+  bits = (bits ^ bits >> 30) * 0xbf58476d1ce4e5b9U;
+  bits = (bits ^ bits >> 27) * 0x94d049bb133111ebU;
+  return bits ^ bits >> 31;
 }
 
 }  // namespace
@@ -55,52 +25,87 @@ std::vector<int64_t> counts_of(const std::vector<PowerSgd::Matrix>& matrices) {
 PowerSgd::PowerSgd(std::shared_ptr<comm::Communicator> comm, std::vector<Matrix> matrices,
                    const Options& options)
     : comm_(std::move(comm)),
+      kernels_(comm_->backend().device() != nullptr ? comm_->backend().kernels()
+                                                    : kernels::host_low_rank_kernels()),
       matrices_(std::move(matrices)),
-      counts_(counts_of(matrices_)),
-      options_(options) {
-  kept_.matrices.resize(matrices_.size());
+      options_(options),
+      places_(matrices_.size()),
+      drawn_(matrices_.size()) {}
+
+Result<std::shared_ptr<PowerSgd>> PowerSgd::create(std::shared_ptr<comm::Communicator> comm,
+                                                   std::vector<Matrix> matrices,
+                                                   const Options& options) {
+  std::shared_ptr<PowerSgd> made(new PowerSgd(std::move(comm), std::move(matrices), options));
+  DT_TRY(made->allocate());
+  return made;
 }
 
-bool PowerSgd::compresses(size_t param, Dtype dtype) const {
-  const auto [n, m] = matrices_[param];
+/// The plan of buckets may change, so what travels has room for all of them in any plan.
+Status PowerSgd::allocate() {
+  int64_t first = 0;
+  int64_t second = 0;
+  for (size_t i = 0; i < matrices_.size(); ++i) {
+    const auto [n, m, dtype] = matrices_[i];
+    if (!compresses(i)) {
+      if (dtype == Dtype::kF32) first += n * m + kGradientCount;
+      continue;
+    }
+    Place& place = places_[i];
+    place.error = state_count_;
+    place.error_count = options_.error_feedback ? n * m : 0;
+    place.q = place.error + round_up_to(place.error_count, kGradientCount);
+    place.q_count = options_.rank * m;
+    state_count_ = place.q + round_up_to(place.q_count, kGradientCount);
+    first += options_.rank * n + kGradientCount;  // each may be the first of a bucket
+    second += options_.rank * m + kGradientCount;
+  }
+  if (state_count_ == 0) first = 0;  // all is plain
+  first = round_up_to(first, kGradientCount);
+  DT_TRY_VALUE(memory_, PowerSgdMemory::create(comm_, state_count_ + first + second));
+  first_ = memory_->data() + state_count_;
+  second_ = first_ + first;
+  return {};
+}
+
+bool PowerSgd::compresses(size_t param) const {
+  const auto [n, m, dtype] = matrices_[param];
   if (dtype != Dtype::kF32 || n < 2 || m < 2) return false;
   const double sent = static_cast<double>(n + m) * options_.rank;
   return options_.rank <= std::min(n, m) &&
          static_cast<double>(n) * static_cast<double>(m) >= options_.min_compression * sent;
 }
 
-template <class Function>
-void PowerSgd::for_each_param(const HookBucket& bucket, Function function) const {
-  constexpr int64_t kAlignment = 256;  // bytes, as the reducer lays them out
-  auto* at = static_cast<char*>(bucket.data);
-  for (const int32_t index : bucket.params) {
-    const auto param = static_cast<size_t>(index);
-    function(param, reinterpret_cast<float*>(at));
-    const int64_t bytes = counts_[param] * dtype_bytes(bucket.dtype);
-    at += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  }
+uint64_t PowerSgd::seed_of(size_t param) const {
+  const auto drawn = static_cast<uint64_t>(options_.warm_start ? 0 : step_);
+  return mixed_bits(mixed_bits(mixed_bits(options_.seed) ^ param) ^ drawn);
 }
 
 Result<HookWork> PowerSgd::run(const HookBucket& bucket, int32_t stage) {
-  if (stage == 0 && bucket.index == 0) ++kept_.step;
+  if (stage == 0 && bucket.index == 0) {
+    ++step_;
+    first_used_ = second_used_ = 0;
+  }
   const auto index = static_cast<size_t>(bucket.index);
   if (steps_.size() <= index) steps_.resize(index + 1);
   Step& step = steps_[index];
   if (stage == 0) {
-    step.plain = kept_.step < options_.start_step ||
+    step.plain = step_ < options_.start_step ||
                  std::none_of(bucket.params.begin(), bucket.params.end(), [&](int32_t param) {
-                   return compresses(static_cast<size_t>(param), bucket.dtype);
+                   return compresses(static_cast<size_t>(param));
                  });
-    if (step.plain) return average(bucket.data, bucket.count, bucket.dtype, "bucket");
+    if (step.plain) {
+      return average(bucket.data, bucket.count, bucket.dtype, "bucket", bucket.stream);
+    }
     return send_left(bucket, &step);
   }
   if (step.plain) return HookWork{};
   if (stage == 1) return send_right(bucket, &step);
-  restore(bucket, &step);
+  DT_TRY(restore(bucket, &step));
   return HookWork{};
 }
 
-Result<HookWork> PowerSgd::average(void* data, int64_t count, Dtype dtype, const char* name) {
+Result<HookWork> PowerSgd::average(void* data, int64_t count, Dtype dtype, const char* name,
+                                   cuda::Stream stream) {
   backend::Collective collective;
   collective.kind = backend::Kind::kAllreduce;
   collective.dtype = dtype;
@@ -109,98 +114,118 @@ Result<HookWork> PowerSgd::average(void* data, int64_t count, Dtype dtype, const
   collective.recv = data;
   collective.count = count;
   collective.name = name;
+  collective.stream = stream;
   HookWork started{comm_, comm_->new_work()};
   DT_TRY(comm_->submit(collective, started.work));
   return started;
 }
 
+/// Where the bucket's gradients lie, and where their factors go.
+void PowerSgd::begin(const HookBucket& bucket, Step* step) {
+  step->whole.clear();
+  step->compressed.clear();
+  step->matrices.clear();
+  auto* at = static_cast<char*>(bucket.data);
+  for (const int32_t index : bucket.params) {
+    const auto param = static_cast<size_t>(index);
+    const auto [n, m, dtype] = matrices_[param];
+    auto* const data = reinterpret_cast<float*>(at);
+    at += round_up_to(n * m * dtype_bytes(dtype), kGradientBytes);
+    if (!compresses(param)) {
+      step->whole.emplace_back(data, n * m);
+      continue;
+    }
+    const Place& place = places_[param];
+    float* const error = place.error_count > 0 ? memory_->data() + place.error : nullptr;
+    float* const q = memory_->data() + place.q;
+    step->compressed.push_back(param);
+    step->matrices.push_back({data, error, nullptr, q, n, m, seed_of(param)});
+  }
+}
+
 Result<HookWork> PowerSgd::send_left(const HookBucket& bucket, Step* step) {
-  step->first.clear();
-  const int64_t r = options_.rank;
-  for_each_param(bucket, [&](size_t param, const float* data) {
-    if (compresses(param, bucket.dtype)) return;
-    step->first.insert(step->first.end(), data, data + counts_[param]);
-  });
-  for_each_param(bucket, [&](size_t param, float* data) {
-    if (!compresses(param, bucket.dtype)) return;
-    const auto [n, m] = matrices_[param];
-    Matrices& state = kept_.matrices[param];
-    if (!state.error.empty()) add_scaled(1, state.error.data(), data, n * m);
-    if (state.q.empty() || !options_.warm_start) {
-      const int64_t drawn = options_.warm_start ? 0 : kept_.step;
-      std::seed_seq seed{static_cast<uint32_t>(options_.seed),
-                         static_cast<uint32_t>(options_.seed >> 32), static_cast<uint32_t>(param),
-                         static_cast<uint32_t>(drawn)};
-      std::mt19937 random(seed);
-      state.q.resize(static_cast<size_t>(r * m));
-      for (float& x : state.q) x = static_cast<float>(random()) / 2147483648.0F - 1;
-    }
-    orthonormalise(state.q.data(), r, m);
-    const size_t begin = step->first.size();
-    step->first.resize(begin + static_cast<size_t>(n * r));
-    float* const p = step->first.data() + begin;  // r columns of n
-    for (int64_t i = 0; i < n; ++i) {
-      for (int64_t k = 0; k < r; ++k) p[k * n + i] = dot(data + i * m, &state.q[k * m], m);
-    }
-  });
-  return average(step->first.data(), static_cast<int64_t>(step->first.size()), Dtype::kF32,
-                 "bucket, P");
+  const cuda::Stream stream = bucket.stream;
+  begin(bucket, step);
+  memory_->begin_use();
+  step->first = first_ + first_used_;
+  float* to = step->first;
+  for (const auto& [data, count] : step->whole) {
+    DT_TRY(memory_->copy(to, data, count, stream));
+    to += count;
+  }
+  undrawn_.clear();
+  for (size_t i = 0; i < step->matrices.size(); ++i) {
+    kernels::LowRankMatrix& matrix = step->matrices[i];
+    matrix.p = to;
+    to += options_.rank * matrix.rows;
+    uint8_t& drawn = drawn_[step->compressed[i]];
+    if (drawn == 0 || !options_.warm_start) undrawn_.push_back(matrix);
+    drawn = 1;
+  }
+  DT_TRY(kernels_->draw_q(undrawn_, options_.rank, stream));
+  DT_TRY(
+      kernels_->orthonormalise(step->matrices, kernels::LowRankFactor::kQ, options_.rank, stream));
+  DT_TRY(kernels_->find_p(step->matrices, options_.rank, stream));
+  first_used_ = round_up_to(to - first_, kGradientCount);
+  return average(step->first, to - step->first, Dtype::kF32, "bucket, P", stream);
 }
 
 Result<HookWork> PowerSgd::send_right(const HookBucket& bucket, Step* step) {
-  const int64_t r = options_.rank;
-  step->second.clear();
-  float* first = step->first.data();
-  for_each_param(bucket, [&](size_t param, float* data) {
-    if (compresses(param, bucket.dtype)) return;
-    std::memcpy(data, first, static_cast<size_t>(counts_[param]) * sizeof(float));
-    first += counts_[param];
-  });
-  for_each_param(bucket, [&](size_t param, const float* data) {
-    if (!compresses(param, bucket.dtype)) return;
-    const auto [n, m] = matrices_[param];
-    orthonormalise(first, r, n);
-    const size_t begin = step->second.size();
-    step->second.resize(begin + static_cast<size_t>(r * m));  // zeros
-    for (int64_t i = 0; i < n; ++i) {
-      for (int64_t k = 0; k < r; ++k) {
-        add_scaled(first[k * n + i], data + i * m,
-                   &step->second[begin + static_cast<size_t>(k * m)], m);
-      }
-    }
-    first += n * r;
-  });
-  return average(step->second.data(), static_cast<int64_t>(step->second.size()), Dtype::kF32,
-                 "bucket, Q");
+  const cuda::Stream stream = bucket.stream;
+  const float* from = step->first;
+  for (const auto& [data, count] : step->whole) {
+    DT_TRY(memory_->copy(data, from, count, stream));
+    from += count;
+  }
+  float* const second = second_ + second_used_;
+  float* to = second;
+  for (kernels::LowRankMatrix& matrix : step->matrices) {
+    matrix.q = to;
+    to += options_.rank * matrix.columns;
+  }
+  DT_TRY(
+      kernels_->orthonormalise(step->matrices, kernels::LowRankFactor::kP, options_.rank, stream));
+  DT_TRY(kernels_->find_q(step->matrices, options_.rank, stream));
+  second_used_ = round_up_to(to - second_, kGradientCount);
+  return average(second, to - second, Dtype::kF32, "bucket, Q", stream);
 }
 
-void PowerSgd::restore(const HookBucket& bucket, Step* step) {
-  const int64_t r = options_.rank;
-  const float* p = step->first.data();
-  for_each_param(bucket, [&](size_t param, const float*) {
-    if (!compresses(param, bucket.dtype)) p += counts_[param];
-  });
-  const float* q = step->second.data();
-  std::vector<float> row;
-  for_each_param(bucket, [&](size_t param, float* data) {
-    if (!compresses(param, bucket.dtype)) return;
-    const auto [n, m] = matrices_[param];
-    Matrices& state = kept_.matrices[param];
-    std::copy(q, q + r * m, state.q.begin());
-    if (options_.error_feedback) state.error.resize(static_cast<size_t>(n * m));
-    row.resize(static_cast<size_t>(m));
-    for (int64_t i = 0; i < n; ++i) {
-      std::fill(row.begin(), row.end(), 0.0F);
-      for (int64_t k = 0; k < r; ++k) add_scaled(p[k * n + i], q + k * m, row.data(), m);
-      float* const own = data + i * m;
-      if (options_.error_feedback) {
-        for (int64_t j = 0; j < m; ++j) state.error[i * m + j] = own[j] - row[j];
-      }
-      std::copy(row.begin(), row.end(), own);
-    }
-    p += n * r;
-    q += r * m;
-  });
+Status PowerSgd::restore(const HookBucket& bucket, Step* step) {
+  DT_TRY(kernels_->restore(step->matrices, options_.rank, bucket.stream));
+  for (size_t i = 0; i < step->compressed.size(); ++i) {
+    const Place& place = places_[step->compressed[i]];
+    DT_TRY(memory_->copy(memory_->data() + place.q, step->matrices[i].q, place.q_count,
+                         bucket.stream));
+  }
+  return memory_->end_use(bucket.stream);
+}
+
+Result<PowerSgd::Kept> PowerSgd::kept() {
+  Kept kept;
+  if (memory_->is_on_host()) {
+    kept.data = memory_->data();
+  } else {
+    kept = empty();
+    DT_TRY(memory_->read(kept.data, state_count_));
+  }
+  kept.step = step_;
+  kept.drawn = drawn_;
+  return kept;
+}
+
+PowerSgd::Kept PowerSgd::empty() const {
+  Kept kept;
+  kept.drawn.resize(matrices_.size());
+  kept.copy.resize(static_cast<size_t>(state_count_));
+  kept.data = kept.copy.data();
+  return kept;
+}
+
+Status PowerSgd::set_kept(Kept kept) {
+  DT_TRY(memory_->write(kept.data, state_count_));
+  step_ = kept.step;
+  drawn_ = std::move(kept.drawn);
+  return {};
 }
 
 }  // namespace dt::training

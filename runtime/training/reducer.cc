@@ -87,7 +87,8 @@ Reducer::~Reducer() {
     slabs_.leave();
     comm_->backend().keep(device_);
   }
-  if (hook_) (void)new Hook(std::move(hook_));  // its buffers may be in use for ever
+  // A hook's buffers may be in use for ever. PowerSGD's on a GPU stay with the communicator.
+  if (hook_ && (device_ == nullptr || power_sgd_ == nullptr)) (void)new Hook(std::move(hook_));
 }
 
 /// Where not, peers or the GPU may still write into the memory, so it stays with the communicator.
@@ -96,9 +97,9 @@ bool Reducer::idle() {
   if (device_ != nullptr && !device_->await_hooks(Deadline::after_ms(kLastStepMs))) return false;
   for (const auto& bucket : buckets_) {
     const auto& [comm, work] = bucket->hooked;
-    if (work != nullptr && !comm->backend().wait(*work, Wait{Deadline::after_ms(kLastStepMs)})) {
-      return false;
-    }
+    if (work == nullptr) continue;
+    if (!comm->backend().wait(*work, Wait{Deadline::after_ms(kLastStepMs)})) return false;
+    if (device_ != nullptr && !work->status().ok()) return false;  // done before the GPU is
   }
   if (last_work_ == nullptr) return true;
   if (device_ == nullptr) {

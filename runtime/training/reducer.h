@@ -142,7 +142,7 @@ class Reducer {
   Result<void*> grad(int32_t index, cuda::Stream stream = nullptr);
   /// Between steps. Empty: none.
   Status set_hook(Hook hook);
-  /// Likewise, over host memory. `rows`: of each parameter as a matrix.
+  /// Likewise, by PowerSGD. `rows`: of each parameter as a matrix.
   Status compress(std::span<const int64_t> rows, const PowerSgd::Options& options);
   /// Between steps: writes what this rank needs to go on with the next step, by itself.
   Status save(const std::string& path);
@@ -288,9 +288,10 @@ class Reducer {
   struct StateTensor {
     std::string name;
     int32_t param = 0;
-    std::vector<float>* values = nullptr;
+    float* values = nullptr;
     int64_t count = 0;
-    bool may_be_empty = false;  // before the first step
+    uint8_t* is_there = nullptr;  // 0: not before the first step; null: always
+    int64_t saved() const { return is_there == nullptr || *is_there != 0 ? count : 0; }
   };
   const char* kind_of_state() const;
   /// Of these two, which have room for all parameters.
@@ -378,6 +379,7 @@ class Reducer {
   KeptResult kept_of(const Bucket& bucket) const;
   Status fail_everywhere(const Status& status);
   Status launch_hook(Bucket& bucket);
+  Status start_hook(Bucket& bucket);
   Status call_hook(Bucket& bucket, int32_t stage);
   Status end_hooks(cuda::Stream stream);
   std::string missing_in(const Bucket& bucket) const;
@@ -454,10 +456,10 @@ class Reducer {
   std::shared_ptr<backend::Work> last_work_;  // under launching_: of this step or earlier
 
   Hook hook_;
-  std::shared_ptr<PowerSgd> power_sgd_;     // that is the hook; null: it is not
-  cuda::Stream hook_stream_ = nullptr;      // of this step
-  bool hooks_lost_ = false;                 // works on a GPU failed, and may still use the buckets
-  std::shared_ptr<backend::Work> failing_;  // of fail_everywhere()
+  std::shared_ptr<PowerSgd> power_sgd_;  // that is the hook; null: it is not
+  cuda::Stream hook_stream_ = nullptr;   // of this step
+  bool hooks_lost_ = false;              // a hook on a GPU failed, which may still use the buckets
+  std::shared_ptr<backend::Work> failing_;      // of fail_everywhere()
   std::atomic<std::thread::id> inside_hook_{};  // the thread that is in it
 
   std::shared_ptr<DeviceStep> device_;  // null: host memory

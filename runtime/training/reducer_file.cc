@@ -43,13 +43,16 @@ std::vector<Reducer::StateTensor> Reducer::list_state(std::vector<std::vector<fl
         param.name.empty() ? "param." + std::to_string(i) : param.name;  // as in shards' files
     const auto index = static_cast<int32_t>(i);
     if (is_quantized(param.dtype)) {
-      tensors.push_back({"error." + name, index, &(*errors)[i], param.count, false});
+      tensors.push_back({"error." + name, index, (*errors)[i].data(), param.count});
     }
-    if (power_sgd_ == nullptr || !power_sgd_->compresses(i, param.dtype)) continue;
-    PowerSgd::Matrices& matrices = kept->matrices[i];
-    const auto [error, q] = power_sgd_->counts_kept(i);
-    if (error > 0) tensors.push_back({"error." + name, index, &matrices.error, error, true});
-    tensors.push_back({"q." + name, index, &matrices.q, q, true});
+    if (power_sgd_ == nullptr || !power_sgd_->compresses(i)) continue;
+    const PowerSgd::Place& place = power_sgd_->place(i);
+    uint8_t* const drawn = &kept->drawn[i];
+    if (place.error_count > 0) {
+      float* const error = kept->data + place.error;
+      tensors.push_back({"error." + name, index, error, place.error_count, drawn});
+    }
+    tensors.push_back({"q." + name, index, kept->data + place.q, place.q_count, drawn});
   }
   return tensors;
 }
@@ -59,26 +62,29 @@ Status Reducer::save(const std::string& path) {
   if (begun_.load(std::memory_order_acquire)) {
     return Status(Code::kInvalidState, where + ": inside a step; call it after dt_reducer_finish");
   }
-  PowerSgd::Kept none;
-  PowerSgd::Kept* const kept = power_sgd_ != nullptr ? power_sgd_->kept() : &none;
-  const auto listed = list_state(&errors_, kept);
+  PowerSgd::Kept kept;
+  if (power_sgd_ != nullptr) {
+    auto found = power_sgd_->kept();
+    if (!found.ok()) return found.status().within(where);
+    kept = std::move(found).value();
+  }
+  const auto listed = list_state(&errors_, &kept);
   std::vector<FileTensor> tensors;
   for (const StateTensor& each : listed) {
-    tensors.push_back({FileTensor::Role::kState, each.param, each.name, Dtype::kF32,
-                       static_cast<int64_t>(each.values->size())});
+    tensors.push_back({FileTensor::Role::kState, each.param, each.name, Dtype::kF32, each.saved()});
   }
   auto planned = plan_tensors(std::move(tensors), params_,
                               {{"reducer", kind_of_state()},
                                {"rank", std::to_string(comm_->rank())},
                                {"ranks", std::to_string(comm_->size())},
                                {"steps", std::to_string(state_steps_)},
-                               {"power_sgd_step", std::to_string(kept->step + 1)}},
+                               {"power_sgd_step", std::to_string(kept.step + 1)}},
                               kLongestHeader);
   if (!planned.ok()) return planned.status().within(where);
   FilePlan& plan = planned.value();
   std::vector<Extent> extents = {{plan.head.data(), 0, static_cast<int64_t>(plan.head.size())}};
   for (size_t i = 0; i < listed.size(); ++i) {  // all of f32: in the order of the list
-    extents.push_back({reinterpret_cast<char*>(listed[i].values->data()), plan.tensors[i].begin,
+    extents.push_back({reinterpret_cast<char*>(listed[i].values), plan.tensors[i].begin,
                        plan.tensors[i].count * static_cast<int64_t>(sizeof(float))});
   }
   return replace_file(path, plan.bytes, extents).within(where);
@@ -130,15 +136,15 @@ Status Reducer::read_state(const std::string& path, State* state, int64_t* steps
     const auto found = table.tensors.find(each.name);
     if (found == table.tensors.end()) return differs("it has no tensor \"" + each.name + "\"");
     const FileTable::Entry& entry = found->second;
-    const bool fits = entry.count == each.count || (each.may_be_empty && entry.count == 0);
+    const bool fits = entry.count == each.count || (each.is_there != nullptr && entry.count == 0);
     if (!fits || entry.dtype != Dtype::kF32) {
       return differs(format("its \"%s\" has %lld elements of %s, this model's %lld of F32",
                             each.name.c_str(), static_cast<long long>(entry.count),
                             entry.dtype_text.substr(0, 40).c_str(),
                             static_cast<long long>(each.count)));
     }
-    each.values->resize(static_cast<size_t>(entry.count));
-    const Extent extent{reinterpret_cast<char*>(each.values->data()), data_begin + entry.begin,
+    if (each.is_there != nullptr) *each.is_there = entry.count > 0;  // the last one is of q
+    const Extent extent{reinterpret_cast<char*>(each.values), data_begin + entry.begin,
                         entry.end - entry.begin};
     if (const int error = read_all(file.get(), extent)) return failed_io("read", path, error);
   }
@@ -161,8 +167,8 @@ Status Reducer::load(const std::string& path) {
                                              "\": inside a step; call it after dt_reducer_finish");
     }
     try {
-      found.errors.resize(errors_.size());
-      found.power_sgd.matrices.resize(params_.size());
+      found.errors = errors_;
+      if (power_sgd_ != nullptr) found.power_sgd = power_sgd_->empty();
       return read_state(path, &found, &steps);
     } catch (const std::bad_alloc&) {
       return Status(Code::kOutOfMemory, "no memory to load " + quoted_path(path));
@@ -172,15 +178,21 @@ Status Reducer::load(const std::string& path) {
   Xxh64 common;  // what is the same on all ranks
   common.update(&steps, sizeof steps);
   common.update(&found.power_sgd.step, sizeof found.power_sgd.step);
-  for (const auto& each : found.power_sgd.matrices) {
-    common.update(each.q.data(), each.q.size() * sizeof(float));
+  for (size_t i = 0; i < found.power_sgd.drawn.size(); ++i) {
+    if (found.power_sgd.drawn[i] == 0) continue;
+    const PowerSgd::Place& place = power_sgd_->place(i);
+    common.update(found.power_sgd.data + place.q,
+                  static_cast<size_t>(place.q_count) * sizeof(float));
   }
-  DT_TRY(FileCall(*comm_, "reducer_load")
-             .agree_on({mine}, static_cast<int64_t>(common.digest()),
+  FileCall call(*comm_, "reducer_load");
+  DT_TRY(call.agree_on({mine}, static_cast<int64_t>(common.digest()),
                        "read files of different steps; give each rank the file that it saved "
                        "behind the same step"));
+  if (power_sgd_ != nullptr) {
+    const Status set = power_sgd_->set_kept(std::move(found.power_sgd));
+    if (device_ != nullptr) DT_TRY(call.agree({set}));  // a copy to a GPU may fail
+  }
   errors_ = std::move(found.errors);
-  if (power_sgd_ != nullptr) *power_sgd_->kept() = std::move(found.power_sgd);
   state_steps_ = steps;
   return {};
 }

@@ -21,12 +21,6 @@ Status Reducer::set_hook(Hook hook) {
 }
 
 Status Reducer::compress(std::span<const int64_t> rows, const PowerSgd::Options& options) {
-  if (device_ != nullptr) {
-    return Status(Code::kUnsupported,
-                  "dt_reducer_power_sgd on comm \"" + comm_->name() +
-                      "\": PowerSGD works over host memory only; on GPUs write it as a hook "
-                      "(dt_reducer_set_hook)");
-  }
   if (options_.sum) {
     return Status(Code::kInvalidState,
                   "dt_reducer_power_sgd: the reducer sums, and PowerSGD averages; make it without "
@@ -44,9 +38,13 @@ Status Reducer::compress(std::span<const int64_t> rows, const PowerSgd::Options&
                  params_[i].name.c_str()));
     }
     const int64_t n = params_[i].row_elements > 0 ? 1 : std::max<int64_t>(rows[i], 1);
-    matrices.push_back({n, params_[i].count / n});
+    matrices.push_back({n, params_[i].count / n, params_[i].dtype});
   }
-  const auto state = std::make_shared<PowerSgd>(comm_, std::move(matrices), options);
+  auto made = PowerSgd::create(comm_, std::move(matrices), options);
+  if (!made.ok()) {
+    return made.status().within("dt_reducer_power_sgd on comm \"" + comm_->name() + "\"");
+  }
+  const std::shared_ptr<PowerSgd> state = std::move(made).value();
   DT_TRY(set_hook(
       [state](const HookBucket& bucket, int32_t stage) { return state->run(bucket, stage); }));
   power_sgd_ = state;
@@ -55,6 +53,12 @@ Status Reducer::compress(std::span<const int64_t> rows, const PowerSgd::Options&
 
 /// Under launching_.
 Status Reducer::launch_hook(Bucket& bucket) {
+  const Status status = start_hook(bucket);
+  if (!status.ok()) hooks_lost_ = device_ != nullptr;  // no work tells when the GPU is done
+  return status;
+}
+
+Status Reducer::start_hook(Bucket& bucket) {
   if (device_ != nullptr) {
     DT_TRY_VALUE(hook_stream_, device_->begin_hook(next_bucket_, steps_around(bucket, false),
                                                    {bucket.data, bucket.count}));

@@ -8,11 +8,13 @@
 #include "elements.h"
 #include "kernels/cuda/chunks.h"
 #include "kernels/host/cast.h"
+#include "kernels/host/low_rank.h"
 #include "kernels/host/optimize.h"
 
 namespace dt::test {
 namespace {
 
+using kernels::LowRankMatrix;
 using kernels::Tensor;
 using kernels::TensorList;
 
@@ -127,6 +129,28 @@ double norm_of_powers(const double* largest, const int64_t* sum, double type) {
   const double total = std::ldexp(static_cast<double>(sum[0] + sum[1] / kLow), -kLowBits) +
                        std::ldexp(static_cast<double>(sum[1] % kLow), -2 * kLowBits);
   return std::ldexp(type == 2 ? std::sqrt(total) : std::pow(total, 1 / type), exponent);
+}
+
+/// The sum of a[i * a_step] * b[i * b_step], rounded once.
+float product(const float* a, int64_t a_step, const float* b, int64_t b_step, int64_t count) {
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    sum += static_cast<double>(a[i * a_step]) * static_cast<double>(b[i * b_step]);
+  }
+  return static_cast<float>(sum);
+}
+
+void orthonormalise_columns(float* columns, int64_t count, int64_t length) {
+  for (int64_t c = 0; c < count; ++c) {
+    float* const own = columns + c * length;
+    for (int64_t b = 0; b < c; ++b) {
+      const float* const before = columns + b * length;
+      const float factor = product(before, 1, own, 1, length);
+      for (int64_t i = 0; i < length; ++i) own[i] -= factor * before[i];
+    }
+    const float norm = std::sqrt(product(own, 1, own, 1, length));
+    for (int64_t i = 0; i < length; ++i) own[i] /= norm + kernels::kLowRankTiny;
+  }
 }
 
 class FakeTensorKernels final : public kernels::TensorKernels {
@@ -329,7 +353,71 @@ class FakeTensorKernels final : public kernels::TensorKernels {
     });
   }
 
+  Status draw_q(std::span<const LowRankMatrix> matrices, int32_t rank,
+                cuda::Stream stream) override {
+    return for_each_matrix(matrices, stream, [rank](const LowRankMatrix& each) {
+      (void)kernels::host_low_rank_kernels()->draw_q({&each, 1}, rank, nullptr);
+    });
+  }
+
+  Status orthonormalise(std::span<const LowRankMatrix> matrices, kernels::LowRankFactor factor,
+                        int32_t rank, cuda::Stream stream) override {
+    const bool is_p = factor == kernels::LowRankFactor::kP;
+    return for_each_matrix(matrices, stream, [rank, is_p](const LowRankMatrix& each) {
+      orthonormalise_columns(is_p ? each.p : each.q, rank, is_p ? each.rows : each.columns);
+    });
+  }
+
+  Status find_p(std::span<const LowRankMatrix> matrices, int32_t rank,
+                cuda::Stream stream) override {
+    return for_each_matrix(matrices, stream, [rank](const LowRankMatrix& each) {
+      for (int64_t i = 0; each.error != nullptr && i < each.rows * each.columns; ++i) {
+        each.data[i] += each.error[i];
+      }
+      for (int64_t k = 0; k < rank; ++k) {
+        for (int64_t i = 0; i < each.rows; ++i) {
+          each.p[k * each.rows + i] =
+              product(each.data + i * each.columns, 1, each.q + k * each.columns, 1, each.columns);
+        }
+      }
+    });
+  }
+
+  Status find_q(std::span<const LowRankMatrix> matrices, int32_t rank,
+                cuda::Stream stream) override {
+    return for_each_matrix(matrices, stream, [rank](const LowRankMatrix& each) {
+      for (int64_t k = 0; k < rank; ++k) {
+        for (int64_t j = 0; j < each.columns; ++j) {
+          each.q[k * each.columns + j] =
+              product(each.data + j, each.columns, each.p + k * each.rows, 1, each.rows);
+        }
+      }
+    });
+  }
+
+  Status restore(std::span<const LowRankMatrix> matrices, int32_t rank,
+                 cuda::Stream stream) override {
+    return for_each_matrix(matrices, stream, [rank](const LowRankMatrix& each) {
+      for (int64_t i = 0; i < each.rows; ++i) {
+        for (int64_t j = 0; j < each.columns; ++j) {
+          float* const own = each.data + i * each.columns + j;
+          const float restored = product(each.p + i, each.rows, each.q + j, each.columns, rank);
+          if (each.error != nullptr) each.error[own - each.data] = *own - restored;
+          *own = restored;
+        }
+      }
+    });
+  }
+
  private:
+  template <class F>
+  Status for_each_matrix(std::span<const LowRankMatrix> matrices, cuda::Stream stream, F work) {
+    if (matrices.empty()) return {};
+    return runtime_->launch(stream, [all = std::vector(matrices.begin(), matrices.end()), work] {
+      for (const LowRankMatrix& each : all) work(each);
+    });
+  }
+
   /// `list` as a shared one that holds as much device memory as the real one would.
   template <class Base, class Derived>
   Result<std::shared_ptr<Base>> with_device_memory(size_t bytes, std::unique_ptr<Derived> list) {

@@ -265,9 +265,8 @@ namespace Dt
         }
 
         /// <summary>Has gradients travel as products of two matrices of rank columns (PowerSGD), the same
-        /// on all ranks, over host memory. rows: of each parameter as a matrix; 0: it is none. Steps
-        /// before startStep are averaged as they are; matrices are compressed by minCompression at
-        /// least.</summary>
+        /// on all ranks. rows: of each parameter as a matrix; 0: it is none. Steps before startStep are
+        /// averaged as they are; matrices are compressed by minCompression at least.</summary>
         public void PowerSgd(long[] rows, int rank = 1, long startStep = 0, double minCompression = 2,
             bool errorFeedback = true, bool warmStart = true, long seed = 0)
         {

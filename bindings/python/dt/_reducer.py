@@ -227,7 +227,7 @@ class Reducer:
     def power_sgd(self, rows: Sequence[int], *, rank: int = 1, start_step: int = 0, min_compression: float = 2,
                   error_feedback: bool = True, warm_start: bool = True, seed: int = 0) -> None:
         """Has gradients travel as products of two matrices of `rank` columns (PowerSGD), the same on all
-        ranks, over host memory; set_hook(None) ends it.
+        ranks; set_hook(None) ends it.
 
         rows: of each parameter as a matrix; 0: it is none
         start_step: steps before it are averaged as they are

@@ -43,6 +43,7 @@ struct UpdateLaunch {
 cudaError_t load_add();
 cudaError_t load_copy();
 cudaError_t load_divide();
+cudaError_t load_low_rank();
 cudaError_t load_norm();
 cudaError_t load_scale();
 cudaError_t load_powers();
@@ -75,6 +76,16 @@ cudaError_t launch_adamw(const UpdateLaunch& launch, Dtype dtype, std::span<cons
 /// `momentum`: the tensors have a `first`.
 cudaError_t launch_sgd(const UpdateLaunch& launch, Dtype dtype, std::span<const SgdStep> steps,
                        const StepGuard& guard, bool momentum);
+cudaError_t launch_draw_q(const Launch& launch, std::span<const LowRankMatrix> matrices,
+                          int32_t rank);
+cudaError_t launch_orthonormalise(const Launch& launch, std::span<const LowRankMatrix> matrices,
+                                  LowRankFactor factor, int32_t rank);
+cudaError_t launch_find_p(const Launch& launch, std::span<const LowRankMatrix> matrices,
+                          int32_t rank);
+cudaError_t launch_find_q(const Launch& launch, std::span<const LowRankMatrix> matrices,
+                          int32_t rank);
+cudaError_t launch_restore(const Launch& launch, std::span<const LowRankMatrix> matrices,
+                           int32_t rank);
 /// Of f16 or bf16.
 cudaError_t launch_follow(const UpdateLaunch& launch, Dtype dtype, bool all);
 

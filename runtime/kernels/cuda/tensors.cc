@@ -22,6 +22,21 @@ Status check_address(const char* call, uintptr_t address, Dtype dtype) {
                        dtype_name(dtype), static_cast<long long>(dtype_bytes(dtype))));
 }
 
+Status check_low_rank(const char* call, std::span<const LowRankMatrix> matrices, int32_t rank) {
+  for (const LowRankMatrix& each : matrices) {
+    if (rank >= 1 && each.rows >= 1 && each.columns >= 1 && each.data != nullptr &&
+        each.p != nullptr && each.q != nullptr) {
+      continue;
+    }
+    return Status(Code::kInvalidArgument,
+                  format("%s of %lld rows and %lld columns with rank %d: each is at least 1, and "
+                         "the matrix and both factors have memory",
+                         call, static_cast<long long>(each.rows),
+                         static_cast<long long>(each.columns), rank));
+  }
+  return {};
+}
+
 class DeviceList : public TensorList {
  public:
   DeviceList(DeviceRecords device_records, int64_t size)
@@ -216,6 +231,37 @@ class CudaTensorKernels : public TensorKernels {
         launch_clip_factor_of_powers(on, largest, sum, type, max_norm, tiny, norm, factor));
   }
 
+  Status draw_q(std::span<const LowRankMatrix> matrices, int32_t rank,
+                cuda::Stream stream) override {
+    return low_rank("draw_q", matrices, rank, stream,
+                    [&](const Launch& on) { return launch_draw_q(on, matrices, rank); });
+  }
+
+  Status orthonormalise(std::span<const LowRankMatrix> matrices, LowRankFactor factor, int32_t rank,
+                        cuda::Stream stream) override {
+    return low_rank("orthonormalise", matrices, rank, stream, [&](const Launch& on) {
+      return launch_orthonormalise(on, matrices, factor, rank);
+    });
+  }
+
+  Status find_p(std::span<const LowRankMatrix> matrices, int32_t rank,
+                cuda::Stream stream) override {
+    return low_rank("find_p", matrices, rank, stream,
+                    [&](const Launch& on) { return launch_find_p(on, matrices, rank); });
+  }
+
+  Status find_q(std::span<const LowRankMatrix> matrices, int32_t rank,
+                cuda::Stream stream) override {
+    return low_rank("find_q", matrices, rank, stream,
+                    [&](const Launch& on) { return launch_find_q(on, matrices, rank); });
+  }
+
+  Status restore(std::span<const LowRankMatrix> matrices, int32_t rank,
+                 cuda::Stream stream) override {
+    return low_rank("restore", matrices, rank, stream,
+                    [&](const Launch& on) { return launch_restore(on, matrices, rank); });
+  }
+
  private:
   static cudaStream_t native(cuda::Stream stream) { return reinterpret_cast<cudaStream_t>(stream); }
   static const DeviceList& device_list(const TensorList& tensors) {
@@ -252,6 +298,17 @@ class CudaTensorKernels : public TensorKernels {
   }
 
   template <class Start>
+  Status low_rank(const char* call, std::span<const LowRankMatrix> matrices, int32_t rank,
+                  cuda::Stream stream, Start start) const {
+    DT_TRY(check_low_rank(call, matrices, rank));
+    if (matrices.empty()) return {};
+    const cuda::DeviceScope scope(device());
+    DT_TRY(scope.status());
+    const Launch on{{}, runtime_->device().multiprocessors, native(stream)};
+    return checked(call, device(), start(on));
+  }
+
+  template <class Start>
   Status update(const char* call, const UpdateList& list, UpdateArrays needed, cuda::Stream stream,
                 Start start) const {
     const DeviceUpdateList& tensors = update_list(list);
@@ -272,8 +329,8 @@ Result<std::shared_ptr<TensorKernels>> cuda_tensor_kernels(std::shared_ptr<cuda:
   const int32_t device = runtime->device().index;
   const cuda::DeviceScope scope(device);
   DT_TRY(scope.status());
-  for (const auto load :
-       {load_add, load_copy, load_divide, load_norm, load_scale, load_powers, load_update}) {
+  for (const auto load : {load_add, load_copy, load_divide, load_low_rank, load_norm, load_powers,
+                          load_scale, load_update}) {
     DT_TRY(checked("loading kernels (cudaFuncGetAttributes)", device, load()));
   }
   return std::shared_ptr<TensorKernels>(std::make_shared<CudaTensorKernels>(std::move(runtime)));

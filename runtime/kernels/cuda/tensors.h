@@ -8,6 +8,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "cuda/runtime.h"
+#include "kernels/low_rank.h"
 #include "kernels/optimizer_step.h"
 
 namespace dt::kernels {
@@ -57,10 +58,8 @@ class UpdateList {
 /// multiples.
 ///
 /// Computed in f32 (in f64 where either dtype is f64), rounded once, to nearest even.
-class TensorKernels {
+class TensorKernels : public LowRankKernels {
  public:
-  virtual ~TensorKernels() = default;
-
   /// May synchronise. The tensors' memory must stay as long as the list is used.
   virtual Result<std::shared_ptr<TensorList>> prepare(std::span<const Tensor> tensors) = 0;
 

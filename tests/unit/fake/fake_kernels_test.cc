@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -276,4 +277,59 @@ TEST_CASE("the norm of powers is the same however the elements are split") {
   data[5] = NAN;
   CHECK(std::isnan(norm_of({{{data.data(), 6, 0}}}, 1, &factor)));
   CHECK(factor == 1.0f);
+}
+
+TEST_CASE("low rank: products, errors and orthonormal columns of two matrices") {
+  const auto cuda = std::make_shared<FakeCuda>();
+  const auto kernels = dt::test::fake_tensor_kernels(cuda);
+  using dt::kernels::LowRankFactor;
+  using dt::kernels::LowRankMatrix;
+  std::vector<float> data = {1, 2, 3, 4, 5, 5};  // and the error: 3 rows of 1 2, 3 4, 5 6
+  std::vector<float> error = {0, 0, 0, 0, 0, 1};
+  std::vector<float> p(6);
+  std::vector<float> q = {3, 4, 1, 0};  // columns 3 4 and 1 0
+  std::vector<float> other = {2, 0, 0, 0};
+  std::vector<float> other_p(4);
+  std::vector<float> other_q(4);
+  const LowRankMatrix matrices[] = {
+      {data.data(), error.data(), p.data(), q.data(), 3, 2, 7},
+      {other.data(), nullptr, other_p.data(), other_q.data(), 2, 2, 8},
+  };
+  const auto finish = [&](const dt::Status& status) {
+    REQUIRE(status.ok());
+    REQUIRE(cuda->finish(nullptr));
+  };
+  const auto near = [](const std::vector<float>& found, const std::vector<double>& right) {
+    for (size_t i = 0; i < right.size(); ++i) {
+      if (std::abs(static_cast<double>(found[i]) - right[i]) > 1e-6) return false;
+    }
+    return true;
+  };
+  const std::span first(matrices, 1);
+  finish(kernels->orthonormalise(first, LowRankFactor::kQ, 2, nullptr));
+  CHECK(near(q, {0.6, 0.8, 0.8, -0.6}));
+  finish(kernels->find_p(first, 2, nullptr));
+  CHECK(data[5] == 6.0f);
+  CHECK(near(p, {2.2, 5, 7.8, -0.4, 0, 0.4}));
+  p = {0, 0.6f, 0.8f, 1, 0, 0};
+  finish(kernels->find_q(first, 2, nullptr));
+  CHECK(near(q, {5.8, 7.2, 1, 2}));
+  finish(kernels->restore(first, 2, nullptr));
+  CHECK(near(data, {1, 2, 3.48, 4.32, 4.64, 5.76}));
+  CHECK(near(error, {0, 0, -0.48, -0.32, 0.36, 0.24}));
+
+  // Random numbers of the seed, and a column that depends on the one before.
+  finish(kernels->draw_q(matrices, 2, nullptr));
+  const auto drawn = q;
+  CHECK(*std::min_element(q.begin(), q.end()) >= -1.0f);
+  CHECK(*std::max_element(q.begin(), q.end()) < 1.0f);
+  CHECK(q != other_q);
+  finish(kernels->draw_q(matrices, 2, nullptr));
+  CHECK(q == drawn);
+  finish(kernels->find_p(std::span(matrices + 1, 1), 2, nullptr));
+  CHECK(other_p[1] == 0.0f);
+  finish(kernels->orthonormalise(std::span(matrices + 1, 1), LowRankFactor::kP, 2, nullptr));
+  CHECK(std::abs(other_p[0]) == doctest::Approx(1));
+  CHECK(other_p[3] == 0.0f);
+  REQUIRE(kernels->restore({}, 2, nullptr).ok());
 }

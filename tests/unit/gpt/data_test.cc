@@ -120,8 +120,10 @@ TEST_CASE("what gradients cannot travel as is refused, with what can") {
   }
   options.power_sgd = 4;
   CHECK(check_exchange(options, false, Precision::kF32).empty());
-  CHECK(check_exchange(options, true, Precision::kF32).find("in host memory only") !=
-        std::string::npos);
+  CHECK(check_exchange(options, true, Precision::kF32).empty());
+  CHECK(
+      check_exchange(options, true, Precision::kBf16).find("--powersgd is for gradients of f32") !=
+      std::string::npos);
   options.power_sgd = 0;
   options.wire = "8bit";
   CHECK(check_exchange(options, false, Precision::kF32).empty());

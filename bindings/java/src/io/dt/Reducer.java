@@ -216,7 +216,7 @@ public final class Reducer extends Handle {
   }
 
   /**
-   * Has gradients travel as products of two thin matrices, the same on all ranks, over host memory.
+   * Has gradients travel as products of two thin matrices, the same on all ranks.
    *
    * @param rows of each parameter as a matrix; 0: it is none
    * @param options how

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/status.h"
+#include "cuda/runtime.h"
+
+namespace dt::kernels {
+
+/// A matrix M of f32 and its two factors, so that M is about p q^T. `rank` of a call is the number
+/// of columns of p and q, which lie one behind the other. Arrays do not overlap.
+struct LowRankMatrix {
+  float* data = nullptr;   ///< M, row by row
+  float* error = nullptr;  ///< as large; null: none
+  float* p = nullptr;      ///< columns of `rows`
+  float* q = nullptr;      ///< columns of `columns`
+  int64_t rows = 0;
+  int64_t columns = 0;
+  uint64_t seed = 0;  ///< of draw_q()
+};
+
+enum class LowRankFactor { kP, kQ };
+
+/// Added to a norm before it divides.
+inline constexpr float kLowRankTiny = 1e-8F;
+
+/// What PowerSGD computes, on the host or on a GPU, where it is enqueued on `stream` and nothing is
+/// allocated. Sums have a fixed order: the same input gives the same bits in each call.
+class LowRankKernels {
+ public:
+  virtual ~LowRankKernels() = default;
+
+  /// Fills q with random numbers in [-1, 1): the same on the host and on GPUs.
+  virtual Status draw_q(std::span<const LowRankMatrix> matrices, int32_t rank,
+                        cuda::Stream stream) = 0;
+  /// Makes the columns of a factor orthonormal (modified Gram-Schmidt). One that depends on those
+  /// before it is what rounding leaves of it, or zero.
+  virtual Status orthonormalise(std::span<const LowRankMatrix> matrices, LowRankFactor factor,
+                                int32_t rank, cuda::Stream stream) = 0;
+  /// M += error where there is one, then p = M q.
+  virtual Status find_p(std::span<const LowRankMatrix> matrices, int32_t rank,
+                        cuda::Stream stream) = 0;
+  /// q = M^T p
+  virtual Status find_q(std::span<const LowRankMatrix> matrices, int32_t rank,
+                        cuda::Stream stream) = 0;
+  /// error = M - p q^T where there is one, then M = p q^T.
+  virtual Status restore(std::span<const LowRankMatrix> matrices, int32_t rank,
+                         cuda::Stream stream) = 0;
+};
+
+}  // namespace dt::kernels
