@@ -113,6 +113,10 @@ figure() {
     gpt_powersgd*) awk '/ parameters, .* on / { ++runs } { for (i = 2; i <= NF; ++i)
         if ($i == "tokens/s") speed[runs] = $(i - 1) }
       END { printf "%s tokens/s, %s with PowerSGD\n", speed[1], speed[2] }' "$log" ;;
+    gpt_8bit*) awk '/ parameters equal on all / { equal = "; equal on all ranks" } { for (i = 2; i <= NF; ++i) {
+        if ($i == "tokens/s") speed = $(i - 1)
+        if ($i == "waited") waited = $(i + 1) } }
+      END { printf "%s tokens/s; waited %s %%%s\n", speed, waited, equal }' "$log" ;;
     gpt_zero*) awk '/ parameters, .* on / { ++runs } / of GPU memory/ { memory[runs] = $(NF - 6) }
       { for (i = 2; i <= NF; ++i) if ($i == "tokens/s") speed[runs] = $(i - 1) }
       END { for (i = 1; i <= runs; ++i) {
@@ -273,6 +277,11 @@ thin=(sh -c '"$@" && "$@" --powersgd 4' sh)
 run gpt_powersgd_2_staged bench "${no_gpu:-$no_gpt}" "${thin[@]}" "${staged[@]}" "${model[@]}" --dtype f32
 run gpt_powersgd_2_nccl_one_gpu bench "${no_gpu:-${no_nccl:-$no_gpt}}" \
   "${thin[@]}" "${own_hosts[@]}" "${model[@]}" --dtype f32
+# Gradients that travel in 8 bits. It ends with equal parameters on all ranks.
+in_8bit=("${model[@]}" --dtype f32 --wire 8bit)
+run gpt_8bit_2_staged bench "${no_gpu:-$no_gpt}" "${staged[@]}" "${in_8bit[@]}"
+run gpt_8bit_2_nccl_one_gpu bench "${no_gpu:-${no_nccl:-$no_gpt}}" "${own_hosts[@]}" "${in_8bit[@]}"
+run gpt_8bit_all_gpus bench "${no_gpu:-${no_nccl:-${no_second:-$no_gpt}}}" "${all_gpus[@]}" "${in_8bit[@]}"
 # In shards of each stage, which end with equal parameters on all ranks.
 # shellcheck disable=SC2016  # for that shell
 stages=(sh -c 'for stage in 0 1 2 3 "2 --offload /dev/shm" "3 --offload /dev/shm"; do

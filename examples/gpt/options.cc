@@ -180,11 +180,6 @@ std::string check_exchange(const Options& options, bool is_gpu, Precision precis
   if (options.power_sgd > 0 && precision == Precision::kBf16) {
     return "--powersgd is for gradients of f32; use --dtype f32, or leave it out";
   }
-  if (options.wire == "8bit" && is_gpu) {
-    return "--wire 8bit rounds gradients in host memory only; use --device cpu, or --wire bf16 "
-           "with "
-           "--dtype f32";
-  }
   if (options.wire == "8bit" && options.zero) {
     return "--wire 8bit does not go with --zero; use --wire bf16";
   }

@@ -1582,7 +1582,7 @@ typedef enum dt_wire {
                          added to its next gradient (error feedback), which takes 4 bytes an element;
                          that of a parameter which it does not use waits until it does. A block with
                          a NaN or an infinity in any rank's gradient is NaN in the result, and leaves
-                         that rank's errors as they were. Over host memory, without a shard. */
+                         that rank's errors as they were. Without a shard. */
   DT_WIRE_FORCE32 = 0x7fffffff
 } dt_wire;
 
@@ -1892,11 +1892,14 @@ DT_API dt_status dt_reducer_power_sgd(dt_reducer* reducer, const int64_t* rows,
  * These errors are the rank's own: each rank needs a path of its own. Not collective, but all ranks
  * save after the same step. A job that goes on from there has the same bits as one that was never
  * interrupted if it also has the same plan: give dt_reducer_order() to dt_reducer_options.order.
+ *
+ * On GPUs it waits for the last step there, at most as long as the communicator's time-out.
  * @param reducer the handle.
  * @param path    UTF-8.
  * @return DT_OK; DT_ERR_INVALID_STATE inside a step; DT_ERR_SYSTEM with the path and the system's
- *         reason; DT_ERR_INVALID_ARGUMENT, also where two parameters have one name; DT_ERR_TIMEOUT
- *         where a GPU does not come to the end of the last step in the communicator's time-out.
+ *         reason; DT_ERR_INVALID_ARGUMENT, also where two parameters have one name; on GPUs also
+ *         DT_ERR_TIMEOUT where it does not come to the end of the last step in the communicator's
+ *         time-out, DT_ERR_CUDA, DT_ERR_OUT_OF_MEMORY and any communicator error.
  * @thread one at a time
  * @since ABI 0
  */

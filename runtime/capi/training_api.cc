@@ -173,12 +173,6 @@ Result<training::Reducer::Options> read_reducer_options(const Call& call, const 
     return call.invalid("%s->wire is %d, which is no dt_wire", argument,
                         static_cast<int>(asked.wire));
   }
-  if (asked.wire == DT_WIRE_8BIT && on.comm->backend().device() != nullptr) {
-    return Status(Code::kUnsupported,
-                  format("%s: %s->wire is DT_WIRE_8BIT, which works over host memory only; on GPUs "
-                         "use DT_WIRE_BF16",
-                         call.function(), argument));
-  }
   if (!(asked.predivide >= 0 && std::isfinite(asked.predivide))) {
     return call.invalid("%s->predivide is %g; it must be positive, or 0", argument,
                         asked.predivide);

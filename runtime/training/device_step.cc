@@ -78,6 +78,24 @@ struct DeviceStep::Errand {
   }
 };
 
+/// The same of the two operations in 8 bits. Not made without tensors.
+struct DeviceStep::QuantizedErrand {
+  std::shared_ptr<kernels::TensorKernels> kernels;
+  std::shared_ptr<kernels::QuantizedList> list;
+  QuantizedSteps steps;
+  const void* received = nullptr;  // the blocks of all sums
+
+  Status quantize(cuda::Stream stream) const {
+    return kernels->quantize(*list, steps.before, steps.blocks, stream);
+  }
+  Status sum(cuda::Stream stream) const {
+    return kernels->sum_parts(*list, steps.part, steps.share, steps.blocks, stream);
+  }
+  Status dequantize(cuda::Stream stream) const {
+    return kernels->dequantize(*list, received, steps.behind, stream);
+  }
+};
+
 struct DeviceStep::Steps : StreamSteps {
   std::shared_ptr<DeviceStep> events;  // stay
 };
@@ -109,6 +127,8 @@ void DeviceStep::forget() {
   for (const auto& bucket : buckets_) {
     bucket->outside.clear();
     bucket->list = bucket->kept = nullptr;
+    bucket->quantized.clear();
+    bucket->quantized_list = nullptr;
   }
   old_lists_.clear();
   results_.clear();
@@ -185,16 +205,40 @@ Status DeviceStep::attach(size_t bucket, BucketSteps given, Flat flat,
   DT_TRY_VALUE(const std::shared_ptr<Errand> errand,
                errand_of(bucket, std::move(given), flat, collective->dtype));
 
-  const auto steps = std::make_shared<Steps>();
+  const auto steps = begin_steps(bucket);
+  steps->ended = times_.ended(bucket);
+  if (before) steps->before = [errand](cuda::Stream stream) { return errand->gather(stream); };
+  if (behind) steps->behind = [errand](cuda::Stream stream) { return errand->scatter(stream); };
+  collective->steps = steps;
+  return {};
+}
+
+std::shared_ptr<DeviceStep::Steps> DeviceStep::begin_steps(size_t bucket) {
+  auto steps = std::make_shared<Steps>();
   steps->events = shared_from_this();
   buckets_[bucket]->streams.with([&](const Streams& streams) {
     for (const auto& [stream, event] : streams.used) steps->after.push_back(event);
   });
   steps->began = times_.began(bucket);
-  steps->ended = times_.ended(bucket);
-  if (before) steps->before = [errand](cuda::Stream stream) { return errand->gather(stream); };
-  if (behind) steps->behind = [errand](cuda::Stream stream) { return errand->scatter(stream); };
-  collective->steps = steps;
+  return steps;
+}
+
+Status DeviceStep::attach(size_t bucket, QuantizedSteps given, backend::Collective* parts,
+                          backend::Collective* result) {
+  DT_TRY(list_quantized(buckets_[bucket].get(), given.tensors));
+  const auto first = begin_steps(bucket);
+  const auto last = std::make_shared<Steps>();
+  last->events = shared_from_this();
+  last->ended = times_.ended(bucket);
+  if (buckets_[bucket]->quantized_list != nullptr) {
+    const auto errand = std::make_shared<QuantizedErrand>(QuantizedErrand{
+        kernels_, buckets_[bucket]->quantized_list, std::move(given), result->recv});
+    first->before = [errand](cuda::Stream stream) { return errand->quantize(stream); };
+    last->before = [errand](cuda::Stream stream) { return errand->sum(stream); };
+    last->behind = [errand](cuda::Stream stream) { return errand->dequantize(stream); };
+  }
+  parts->steps = first;
+  result->steps = last;
   return {};
 }
 
@@ -244,6 +288,19 @@ Status DeviceStep::list_of(Bucket* bucket, const std::vector<OutsideGradient>& o
   if (bucket->list != nullptr) old_lists_.push_back(std::move(bucket->list));
   bucket->list = std::move(list);
   bucket->outside = outside;
+  return {};
+}
+
+Status DeviceStep::list_quantized(Bucket* bucket,
+                                  const std::vector<kernels::QuantizedTensor>& tensors) {
+  if (tensors == bucket->quantized) return {};
+  std::shared_ptr<kernels::QuantizedList> list;
+  if (!tensors.empty()) {
+    DT_TRY_VALUE(list, kernels_->prepare_quantized(tensors));
+  }
+  if (bucket->quantized_list != nullptr) old_lists_.push_back(std::move(bucket->quantized_list));
+  bucket->quantized_list = std::move(list);
+  bucket->quantized = tensors;
   return {};
 }
 

@@ -42,8 +42,18 @@ struct BucketSteps {
   std::optional<KeptResult> kept;  ///< none: results go where gradients outside came from
 };
 
-/// What a reducer on GPUs does in a step beside its allreduces: events of the caller's streams, the
-/// way of outside gradients into their bucket and back, and the times.
+/// What surrounds the two operations that reduce a full bucket in 8 bits (QuantizedParts).
+struct QuantizedSteps {
+  std::vector<kernels::QuantizedTensor> tensors;
+  void* blocks = nullptr;       ///< what is sent: of the gradients, then of this rank's sums
+  kernels::QuantizedPart part;  ///< this rank's, of all ranks
+  float before = 1;             ///< gradients are multiplied by it
+  float share = 1;              ///< and what ranks have sent by this, as it is summed
+  float behind = 1;             ///< and results by this
+};
+
+/// What a reducer on GPUs does in a step beside its collectives: events of the caller's streams,
+/// the way of outside gradients into their bucket and back, and the times.
 ///
 /// No stream waits for an event that was not recorded. Each bucket has one event per stream that
 /// gave it gradients in this step. record() records it, again for each gradient, under the bucket's
@@ -92,6 +102,10 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   /// Completes the reduction of a full bucket, which is `collective` so far. May synchronise where
   /// `outside` is not what it was in the last step. One thread at a time.
   Status attach(size_t bucket, BucketSteps steps, Flat flat, backend::Collective* collective);
+  /// The same in 8 bits, of both operations. May synchronise where `steps.tensors` are not what
+  /// they were in the last step.
+  Status attach(size_t bucket, QuantizedSteps steps, backend::Collective* parts,
+                backend::Collective* result);
   /// Brings the gradients of a full bucket together for a hook, in the order of the stream that it
   /// gives, one for the whole step. May synchronise as attach(). One thread at a time.
   Result<cuda::Stream> begin_hook(size_t bucket, BucketSteps steps, Flat flat);
@@ -145,23 +159,29 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
     Guarded<Streams> streams;
     std::vector<OutsideGradient> outside;  // that the list is of
     std::shared_ptr<kernels::TensorList> list;
-    std::shared_ptr<kernels::TensorList> kept;  // of BucketSteps::kept, where dtypes differ
-    std::shared_ptr<const Errand> hooked;       // of this step
+    std::shared_ptr<kernels::TensorList> kept;        // of BucketSteps::kept, where dtypes differ
+    std::shared_ptr<const Errand> hooked;             // of this step
+    std::vector<kernels::QuantizedTensor> quantized;  // that the next list is of
+    std::shared_ptr<kernels::QuantizedList> quantized_list;
   };
+  struct QuantizedErrand;
   struct Steps;
+  /// The first of the bucket's reduction.
+  std::shared_ptr<Steps> begin_steps(size_t bucket);
 
   Status list_of(Bucket* bucket, const std::vector<OutsideGradient>& outside, Dtype dtype);
   Result<std::shared_ptr<Errand>> errand_of(size_t bucket, BucketSteps steps, Flat flat,
                                             Dtype dtype);
+  Status list_quantized(Bucket* bucket, const std::vector<kernels::QuantizedTensor>& tensors);
   Status list_results(std::vector<Results> results);
   Status scale_results(float* norm, cuda::Stream stream);
 
   const std::shared_ptr<cuda::Runtime> runtime_;
   const std::shared_ptr<kernels::TensorKernels> kernels_;
   std::vector<std::unique_ptr<Bucket>> buckets_;
-  // Of earlier steps, which the GPU may still be in. Released here and not with the operation,
-  // since that may synchronise, which the device thread must not.
-  std::vector<std::shared_ptr<kernels::TensorList>> old_lists_;
+  // Lists of earlier steps, which the GPU may still be in. Released here and not with the
+  // operation, since that may synchronise, which the device thread must not.
+  std::vector<std::shared_ptr<void>> old_lists_;
   cuda::Stream hook_stream_ = nullptr;
   cuda::Event hooks_ended_ = nullptr;
   // Of clip().

@@ -81,6 +81,7 @@ Reducer::~Reducer() {
   if (is_idle) {
     for (const auto& bucket : buckets_) take_back(*bucket);
     (void)comm_->backend().release(memory_);
+    (void)comm_->backend().release(errors_memory_);
     return;
   }
   if (device_ != nullptr) {
@@ -132,11 +133,11 @@ Result<std::unique_ptr<Reducer>> Reducer::create(std::shared_ptr<comm::Communica
 
 Status Reducer::make_replicas() {
   const int32_t ranks = options_.shard_ranks;
-  if (options_.wire_8bit) {
+  if (options_.wire_8bit && device_ == nullptr) {
     DT_TRY_VALUE(auto all, comm_->split(0, comm_->rank()));
     DT_TRY_VALUE(replicas_, Replicas::create(std::move(all), comm_, "its first exchange failed: "));
-    return make_errors();
   }
+  if (options_.wire_8bit) return make_errors();
   if (!options_.scatter() || ranks == 0 || ranks == comm_->size()) return {};
   DT_TRY_VALUE(within_, comm_->split(comm_->rank() / ranks, comm_->rank()));
   within_->follow(comm_);
@@ -200,6 +201,7 @@ Status Reducer::launch_bucket(Bucket& bucket, bool full) {
   if (device_ != nullptr) {
     DT_TRY(lent);
     if (!full) return missing_and_broken();
+    if (is_quantized(bucket.dtype)) return reduce_quantized(&bucket, std::move(collective));
     void* const flat = has_wire(bucket) ? bucket.wire : bucket.data;
     DT_TRY(device_->attach(next_bucket_, steps_around(bucket, avg), {flat, bucket.count},
                            &collective));

@@ -61,7 +61,8 @@ struct Param {
 /// gradients that this rank has in each step are there; launch() fills in zeros for the others.
 ///
 /// In 8 bits a bucket has two operations: each rank gets its part of it from all, sums that, and
-/// gives the result to all. The second one is submitted where the first ends.
+/// gives the result to all. The second one is submitted where the first ends; on GPUs both are
+/// submitted when the bucket is full, one behind the other on the communicator's stream.
 ///
 /// On a communicator over GPUs nothing here waits for the GPU: ready() records where the caller's
 /// stream stands, what belongs to a bucket's operation is enqueued with it (DeviceStep), and
@@ -301,7 +302,15 @@ class Reducer {
   Status read_state(const std::string& path, State* state, int64_t* steps) const;
   void quantize(const Slot& slot, size_t index, const void* from, double factor);
   void sum_part(const Bucket& bucket);
+  /// What all ranks have sent is multiplied by it while it is summed.
+  float share_of_part() const;
+  backend::Collective collective_of_sums(const Bucket& bucket) const;
   std::function<void(const Status&)> gather_parts(Bucket* bucket);
+  QuantizedSteps quantized_steps(const Bucket& bucket) const;
+  Status reduce_quantized(Bucket* bucket, backend::Collective parts);
+  Status allocate_errors();
+  /// On GPUs, between the errors there and a copy on the host. Waits for the GPU.
+  Status copy_errors(std::vector<std::vector<float>>* on_host, bool up);
   /// Lays the bucket, and the slots of its parameters, into memory.
   void place(Bucket& bucket, char* memory);
   /// Pooled: gives the bucket memory for this step.
@@ -419,11 +428,13 @@ class Reducer {
   const std::vector<Param> params_;
   const Options options_;
   std::shared_ptr<comm::Communicator> within_;  // `comm_`, or of a replica
-  // For the second operation of a bucket: over the replicas of a shard, or over all ranks in 8
-  // bits.
+  // For the second operation of a bucket: over the replicas of a shard, or in 8 bits over host
+  // memory over all ranks.
   std::unique_ptr<Replicas> replicas_;  // null: there is none
   // In 8 bits, by parameter: what this rank's rounding has left out, and adds to its next gradient.
-  std::vector<std::vector<float>> errors_;
+  std::vector<std::vector<float>> errors_;  // over host memory
+  std::vector<float*> device_errors_;       // on GPUs, in the next one; null: another dtype
+  void* errors_memory_ = nullptr;           // from the communicator
 
   // Of all buckets, or pooled of what is kept of them; from the communicator.
   void* memory_ = nullptr;

@@ -88,7 +88,7 @@ Status Reducer::arrive(int32_t index, void* grad, cuda::Stream stream, bool unus
   Bucket& bucket = *buckets_[static_cast<size_t>(slot.bucket)];
   if (bucket.pending.fetch_sub(1, std::memory_order_acq_rel) != 1) {
     (void)comm_->backend().help();
-    if (options_.wire_8bit) (void)replicas_->comm().backend().help();
+    if (options_.wire_8bit && replicas_ != nullptr) (void)replicas_->comm().backend().help();
     return {};
   }
   return launch(/*all=*/false);

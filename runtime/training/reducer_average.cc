@@ -35,8 +35,11 @@ void Reducer::give_results() {
         options_.pooled() ? slot.own : slot.data + slot.offset * dtype_bytes(param.dtype);
     const double factor = factor_behind(i);
     if (slot.received != nullptr) {
-      kernels::dequantize(8, slot.received, slot.count, static_cast<float>(factor), false,
-                          static_cast<float*>(to));
+      // On GPUs it is divided by users once these are known, so rounded once more.
+      const auto first = static_cast<float>(options_.divide_by_users ? 1 : factor);
+      kernels::dequantize(8, slot.received, slot.count, first, false, static_cast<float*>(to));
+      if (!options_.divide_by_users || factor == 1) continue;
+      kernels::cast(param.dtype, to, param.dtype, to, slot.count, factor);
     } else if (slot.wire != nullptr && !options_.pooled()) {
       kernels::cast(*options_.wire, slot.wire + slot.offset * dtype_bytes(*options_.wire),
                     param.dtype, to, slot.count, factor);

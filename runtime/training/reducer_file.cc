@@ -68,7 +68,9 @@ Status Reducer::save(const std::string& path) {
     if (!found.ok()) return found.status().within(where);
     kept = std::move(found).value();
   }
-  const auto listed = list_state(&errors_, &kept);
+  std::vector<std::vector<float>> errors;
+  if (device_ != nullptr) DT_TRY(copy_errors(&errors, /*up=*/false).within(where));
+  const auto listed = list_state(device_ != nullptr ? &errors : &errors_, &kept);
   std::vector<FileTensor> tensors;
   for (const StateTensor& each : listed) {
     tensors.push_back({FileTensor::Role::kState, each.param, each.name, Dtype::kF32, each.saved()});
@@ -167,7 +169,11 @@ Status Reducer::load(const std::string& path) {
                                              "\": inside a step; call it after dt_reducer_finish");
     }
     try {
-      found.errors = errors_;
+      found.errors.resize(params_.size());
+      for (size_t i = 0; i < params_.size(); ++i) {
+        if (!is_quantized(params_[i].dtype)) continue;
+        found.errors[i].resize(static_cast<size_t>(params_[i].count));
+      }
       if (power_sgd_ != nullptr) found.power_sgd = power_sgd_->empty();
       return read_state(path, &found, &steps);
     } catch (const std::bad_alloc&) {
@@ -188,11 +194,14 @@ Status Reducer::load(const std::string& path) {
   DT_TRY(call.agree_on({mine}, static_cast<int64_t>(common.digest()),
                        "read files of different steps; give each rank the file that it saved "
                        "behind the same step"));
-  if (power_sgd_ != nullptr) {
-    const Status set = power_sgd_->set_kept(std::move(found.power_sgd));
-    if (device_ != nullptr) DT_TRY(call.agree({set}));  // a copy to a GPU may fail
+  Status set;
+  if (power_sgd_ != nullptr) set = power_sgd_->set_kept(std::move(found.power_sgd));
+  if (device_ == nullptr) {
+    errors_ = std::move(found.errors);
+  } else {  // a copy to a GPU may fail
+    if (set.ok()) set = copy_errors(&found.errors, /*up=*/true);
+    DT_TRY(call.agree({set}));
   }
-  errors_ = std::move(found.errors);
   state_steps_ = steps;
   return {};
 }

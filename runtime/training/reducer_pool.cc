@@ -22,7 +22,8 @@ void Reducer::place(Bucket& bucket, char* memory) {
     const int64_t bytes = (bucket.bytes - data_bytes(bucket)) / 2;
     bucket.wire = memory + data_bytes(bucket);
     bucket.received = bucket.wire + bytes;
-    std::memset(bucket.wire, 0, static_cast<size_t>(2 * bytes));  // all of it travels
+    // All of it travels. Memory of a GPU is zeros already.
+    if (device_ == nullptr) std::memset(bucket.wire, 0, static_cast<size_t>(2 * bytes));
   }
   for (const int32_t index : bucket.params) {
     Slot& slot = slots_[static_cast<size_t>(index)];

@@ -8,8 +8,10 @@
 #include "elements.h"
 #include "kernels/cuda/chunks.h"
 #include "kernels/host/cast.h"
+#include "kernels/host/error_feedback.h"
 #include "kernels/host/low_rank.h"
 #include "kernels/host/optimize.h"
+#include "kernels/host/quantize.h"
 
 namespace dt::test {
 namespace {
@@ -34,6 +36,19 @@ class Updates final : public kernels::UpdateList {
   const kernels::UpdatePlan plan;
   const Dtype dtype;
 };
+
+class Quantized final : public kernels::QuantizedList {
+ public:
+  explicit Quantized(kernels::QuantizedPlan made) : plan(std::move(made)) {}
+
+  const kernels::QuantizedPlan plan;
+};
+
+/// A pointer to a block behind `blocks`.
+template <class T>
+T* block_at(T* blocks, int64_t block) {
+  return blocks + kernels::quantized_bytes(block, 8);
+}
 
 /// Calls function(T()) with the element type.
 template <class F>
@@ -307,6 +322,54 @@ class FakeTensorKernels final : public kernels::TensorKernels {
         [all](const kernels::UpdatedTensor& each, Dtype dtype) { follow_param(each, dtype, all); });
   }
 
+  Result<std::shared_ptr<kernels::QuantizedList>> prepare_quantized(
+      std::span<const kernels::QuantizedTensor> tensors) override {
+    DT_TRY_VALUE(kernels::QuantizedPlan plan, kernels::plan_quantized(tensors));
+    return with_device_memory<kernels::QuantizedList>(tensors.size_bytes(),
+                                                      std::make_unique<Quantized>(std::move(plan)));
+  }
+
+  Status quantize(const kernels::QuantizedList& list, float factor, void* blocks,
+                  cuda::Stream stream) override {
+    DT_TRY(kernels::check_blocks("quantize", blocks));
+    return for_each_quantized(list, stream, [=](const kernels::QuantizedTensor& each) {
+      void* const to = block_at(static_cast<char*>(blocks), each.block);
+      if (each.errors != nullptr) {
+        kernels::quantize_with_errors(each.data, each.count, factor, each.errors, to);
+      } else {
+        const std::vector<float> zeros(static_cast<size_t>(each.count));
+        kernels::quantize(8, zeros.data(), each.count, to);
+      }
+    });
+  }
+
+  Status sum_parts(const kernels::QuantizedList& list, const kernels::QuantizedPart& part,
+                   float factor, void* to, cuda::Stream stream) override {
+    DT_TRY(kernels::check_part("sum_parts", part));
+    DT_TRY(kernels::check_blocks("sum_parts", to));
+    return for_each_quantized(list, stream, [=](const kernels::QuantizedTensor& each) {
+      const int64_t blocks = (each.count - 1) / kernels::kQuantBlock + 1;
+      const int64_t begin = std::max(part.first - each.block, int64_t{0});
+      const int64_t end = std::min(part.first + part.count - each.block, blocks);
+      if (begin >= end) return;
+      const int64_t first = begin * kernels::kQuantBlock;
+      const int64_t at = each.block + begin - part.first;
+      kernels::sum_with_errors(block_at(static_cast<const char*>(part.blocks), at), part.stride,
+                               part.ranks, std::min(end * kernels::kQuantBlock, each.count) - first,
+                               factor, each.errors != nullptr ? each.errors + first : nullptr,
+                               block_at(static_cast<char*>(to), at));
+    });
+  }
+
+  Status dequantize(const kernels::QuantizedList& list, const void* blocks, float factor,
+                    cuda::Stream stream) override {
+    DT_TRY(kernels::check_blocks("dequantize", blocks));
+    return for_each_quantized(list, stream, [=](const kernels::QuantizedTensor& each) {
+      kernels::dequantize(8, block_at(static_cast<const char*>(blocks), each.block), each.count,
+                          factor, false, each.data);
+    });
+  }
+
   Status largest(const TensorList& tensors, Dtype dtype, double* out,
                  cuda::Stream stream) override {
     if (!is_floating(dtype)) return refuse(dtype);
@@ -453,6 +516,15 @@ class FakeTensorKernels final : public kernels::TensorKernels {
     DT_TRY(kernels::check_arrays(call, updates.plan.arrays, needed));
     return runtime_->launch(stream, [records = updates.plan.tensors, dtype = updates.dtype, work] {
       for (const kernels::UpdateRecord& each : records) work(each.arrays, dtype);
+    });
+  }
+
+  template <class F>
+  Status for_each_quantized(const kernels::QuantizedList& list, cuda::Stream stream, F work) {
+    const auto& records = static_cast<const Quantized&>(list).plan.tensors;
+    if (records.empty()) return {};
+    return runtime_->launch(stream, [records, work] {
+      for (const kernels::QuantizedRecord& each : records) work(each.tensor);
     });
   }
 

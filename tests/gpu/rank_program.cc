@@ -19,6 +19,7 @@
 #include "../bench/session.h"
 #include "../fake/elements.h"
 #include "shard_checks.h"
+#include "wire_checks.h"
 
 using namespace dt::test;
 
@@ -206,6 +207,7 @@ class Checks {
 int check(Session* session) {
   Checks(session).run();
   check_shards(session);
+  check_wire(session);
   session->leave();
   std::printf("rank %d: right\n", session->rank());
   return 0;

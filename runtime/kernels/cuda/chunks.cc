@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/chunks.h"
 
+#include "kernels/host/quantize.h"
+
 namespace dt::kernels {
 namespace {
 
@@ -154,6 +156,51 @@ Result<UpdatePlan> plan_updates(std::span<const UpdatedTensor> tensors, Dtype dt
                number_chunks(&plan.tensors, indices,
                              [](const UpdateRecord& record) { return record.arrays.count; }));
   return plan;
+}
+
+Result<QuantizedPlan> plan_quantized(std::span<const QuantizedTensor> tensors) {
+  static_assert(kChunkElements % kQuantBlock == 0);
+  QuantizedPlan plan;
+  std::vector<size_t> indices;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const QuantizedTensor& tensor = tensors[i];
+    DT_TRY(check({tensor.data, tensor.count, tensor.block}, i));
+    if (tensor.count == 0) continue;
+    for (const float* const array : {tensor.data, tensor.errors}) {
+      if (reinterpret_cast<uintptr_t>(array) % sizeof(float) == 0) continue;
+      return Status(Code::kInvalidArgument,
+                    format("quantized tensor %zu lies at %p, no multiple of 4 bytes", i,
+                           static_cast<const void*>(array)));
+    }
+    plan.tensors.push_back({tensor, 0});
+    indices.push_back(i);
+  }
+  DT_TRY_VALUE(plan.tensor_of_chunk,
+               number_chunks(&plan.tensors, indices,
+                             [](const QuantizedRecord& record) { return record.tensor.count; }));
+  return plan;
+}
+
+Status check_blocks(const char* call, const void* blocks) {
+  if (reinterpret_cast<uintptr_t>(blocks) % sizeof(float) == 0) return {};
+  return Status(Code::kInvalidArgument,
+                format("%s of blocks at %p, no multiple of 4 bytes", call, blocks));
+}
+
+Status check_part(const char* call, const QuantizedPart& part) {
+  DT_TRY(check_blocks(call, part.blocks));
+  const int64_t bytes = quantized_bytes(part.count, 8);
+  if (part.ranks >= 1 && part.first >= 0 && part.count >= 0 && part.stride >= bytes &&
+      part.stride % static_cast<int64_t>(sizeof(float)) == 0) {
+    return {};
+  }
+  return Status(
+      Code::kInvalidArgument,
+      format(
+          "%s of %lld blocks from %lld on, of %d ranks every %lld bytes: there is at least one "
+          "rank, no number is negative, and 4 divides the bytes, which hold all blocks of a rank",
+          call, static_cast<long long>(part.count), static_cast<long long>(part.first), part.ranks,
+          static_cast<long long>(part.stride)));
 }
 
 }  // namespace dt::kernels

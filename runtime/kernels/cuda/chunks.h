@@ -62,4 +62,25 @@ struct UpdatePlan {
 /// divide.
 Result<UpdatePlan> plan_updates(std::span<const UpdatedTensor> tensors, Dtype dtype);
 
+/// One quantized tensor as the kernels see it.
+struct QuantizedRecord {
+  QuantizedTensor tensor;
+  int64_t first_chunk = 0;
+};
+
+/// The blocks of quantized tensors in equal parts.
+struct QuantizedPlan {
+  std::vector<QuantizedRecord> tensors;  ///< without the empty ones
+  std::vector<int32_t> tensor_of_chunk;  ///< index into `tensors`
+};
+
+/// Pure. INVALID_ARGUMENT names the tensor with a negative count or block, without memory, or at an
+/// address that 4 does not divide.
+Result<QuantizedPlan> plan_quantized(std::span<const QuantizedTensor> tensors);
+
+/// INVALID_ARGUMENT where `call` cannot work on blocks at this address.
+Status check_blocks(const char* call, const void* blocks);
+/// Likewise on such parts.
+Status check_part(const char* call, const QuantizedPart& part);
+
 }  // namespace dt::kernels

@@ -26,6 +26,13 @@ struct DeviceUpdates {
   int64_t chunks = 0;
 };
 
+/// A QuantizedPlan in the device's memory.
+struct DeviceQuantized {
+  const QuantizedRecord* tensors = nullptr;
+  const int32_t* tensor_of_chunk = nullptr;
+  int64_t chunks = 0;
+};
+
 struct Launch {
   DeviceChunks list;
   int32_t multiprocessors = 0;
@@ -38,6 +45,12 @@ struct UpdateLaunch {
   cudaStream_t stream = nullptr;
 };
 
+struct QuantizedLaunch {
+  DeviceQuantized list;
+  int32_t multiprocessors = 0;
+  cudaStream_t stream = nullptr;
+};
+
 // CUDA loads a kernel when it is first used, and may wait for the whole device to do so: for ever,
 // where a collective runs there that waits for a peer. These load all kernels of a file beforehand.
 cudaError_t load_add();
@@ -45,6 +58,7 @@ cudaError_t load_copy();
 cudaError_t load_divide();
 cudaError_t load_low_rank();
 cudaError_t load_norm();
+cudaError_t load_quantize();
 cudaError_t load_scale();
 cudaError_t load_powers();
 cudaError_t load_update();
@@ -88,5 +102,9 @@ cudaError_t launch_restore(const Launch& launch, std::span<const LowRankMatrix> 
                            int32_t rank);
 /// Of f16 or bf16.
 cudaError_t launch_follow(const UpdateLaunch& launch, Dtype dtype, bool all);
+cudaError_t launch_quantize(const QuantizedLaunch& launch, float factor, void* blocks);
+cudaError_t launch_sum_parts(const QuantizedLaunch& launch, const QuantizedPart& part, float factor,
+                             void* to);
+cudaError_t launch_dequantize(const QuantizedLaunch& launch, const void* blocks, float factor);
 
 }  // namespace dt::kernels

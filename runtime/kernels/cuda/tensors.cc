@@ -64,6 +64,17 @@ class DeviceUpdateList : public UpdateList {
   const DeviceRecords records_;
 };
 
+class DeviceQuantizedList : public QuantizedList {
+ public:
+  explicit DeviceQuantizedList(DeviceRecords device_records)
+      : records_(std::move(device_records)) {}
+
+  DeviceQuantized chunks;
+
+ private:
+  const DeviceRecords records_;
+};
+
 class CudaTensorKernels : public TensorKernels {
  public:
   explicit CudaTensorKernels(std::shared_ptr<cuda::Runtime> runtime)
@@ -206,6 +217,42 @@ class CudaTensorKernels : public TensorKernels {
                   [&](const auto& on) { return launch_follow(on, dtype, all); });
   }
 
+  Result<std::shared_ptr<QuantizedList>> prepare_quantized(
+      std::span<const QuantizedTensor> tensors) override {
+    DT_TRY_VALUE(const QuantizedPlan plan, plan_quantized(tensors));
+    DT_TRY_VALUE(DeviceRecords records,
+                 DeviceRecords::upload(runtime_, std::as_bytes(std::span(plan.tensors)),
+                                       plan.tensor_of_chunk, 0));
+    const DeviceQuantized on_device{static_cast<const QuantizedRecord*>(records.records()),
+                                    records.tensor_of_chunk(),
+                                    static_cast<int64_t>(plan.tensor_of_chunk.size())};
+    const auto list = std::make_shared<DeviceQuantizedList>(std::move(records));
+    list->chunks = on_device;
+    return std::shared_ptr<QuantizedList>(list);
+  }
+
+  Status quantize(const QuantizedList& list, float factor, void* blocks,
+                  cuda::Stream stream) override {
+    DT_TRY(check_blocks("quantize", blocks));
+    return quantized("quantize", list, stream,
+                     [&](const auto& on) { return launch_quantize(on, factor, blocks); });
+  }
+
+  Status sum_parts(const QuantizedList& list, const QuantizedPart& part, float factor, void* to,
+                   cuda::Stream stream) override {
+    DT_TRY(check_part("sum_parts", part));
+    DT_TRY(check_blocks("sum_parts", to));
+    return quantized("sum_parts", list, stream,
+                     [&](const auto& on) { return launch_sum_parts(on, part, factor, to); });
+  }
+
+  Status dequantize(const QuantizedList& list, const void* blocks, float factor,
+                    cuda::Stream stream) override {
+    DT_TRY(check_blocks("dequantize", blocks));
+    return quantized("dequantize", list, stream,
+                     [&](const auto& on) { return launch_dequantize(on, blocks, factor); });
+  }
+
   Status largest(const TensorList& tensors, Dtype dtype, double* out,
                  cuda::Stream stream) override {
     DT_TRY(check_tensors("largest", tensors, dtype));
@@ -320,6 +367,17 @@ class CudaTensorKernels : public TensorKernels {
     return checked(call, device(), start(on));
   }
 
+  template <class Start>
+  Status quantized(const char* call, const QuantizedList& list, cuda::Stream stream,
+                   Start start) const {
+    const DeviceQuantized& chunks = static_cast<const DeviceQuantizedList&>(list).chunks;
+    if (chunks.chunks == 0) return {};
+    const cuda::DeviceScope scope(device());
+    DT_TRY(scope.status());
+    const QuantizedLaunch on{chunks, runtime_->device().multiprocessors, native(stream)};
+    return checked(call, device(), start(on));
+  }
+
   const std::shared_ptr<cuda::Runtime> runtime_;
 };
 
@@ -330,7 +388,7 @@ Result<std::shared_ptr<TensorKernels>> cuda_tensor_kernels(std::shared_ptr<cuda:
   const cuda::DeviceScope scope(device);
   DT_TRY(scope.status());
   for (const auto load : {load_add, load_copy, load_divide, load_low_rank, load_norm, load_powers,
-                          load_scale, load_update}) {
+                          load_quantize, load_scale, load_update}) {
     DT_TRY(checked("loading kernels (cudaFuncGetAttributes)", device, load()));
   }
   return std::shared_ptr<TensorKernels>(std::make_shared<CudaTensorKernels>(std::move(runtime)));

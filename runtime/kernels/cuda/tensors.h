@@ -51,11 +51,38 @@ class UpdateList {
   virtual ~UpdateList() = default;
 };
 
+/// A gradient of f32 that travels in blocks of 8 bits (kernels/host/quantize.h), on the device. It
+/// begins at a block.
+struct QuantizedTensor {
+  float* data = nullptr;    ///< the gradient, or what takes its result
+  float* errors = nullptr;  ///< as many; null: the rank has no gradient, and sends zeros
+  int64_t count = 0;        ///< elements
+  int64_t block = 0;        ///< the first one among the blocks of all tensors
+
+  bool operator==(const QuantizedTensor&) const = default;
+};
+
+/// A list of quantized tensors in the form the kernels read: on the device, made once and used in
+/// every step. To be destroyed when no call with it runs any more.
+class QuantizedList {
+ public:
+  virtual ~QuantizedList() = default;
+};
+
+/// The same blocks of all tensors, as each rank has sent them.
+struct QuantizedPart {
+  const void* blocks = nullptr;  ///< of rank 0
+  int64_t stride = 0;            ///< bytes from the blocks of one rank to those of the next
+  int32_t ranks = 1;
+  int64_t first = 0;  ///< the first one among the blocks of all tensors
+  int64_t count = 0;  ///< blocks
+};
+
 /// Work on many tensors in one launch each. Every function enqueues on `stream` and returns;
-/// nothing is allocated but in prepare() and prepare_update(). Dtypes of tensors and buffers: f16,
-/// bf16, f32, f64, at addresses that their size divides. Fastest where source and destination are
-/// equally far from a multiple of 16 bytes, as they are where all tensors and offsets are such
-/// multiples.
+/// nothing is allocated but in prepare(), prepare_update() and prepare_quantized(). Dtypes of
+/// tensors and buffers: f16, bf16, f32, f64, at addresses that their size divides. Fastest where
+/// source and destination are equally far from a multiple of 16 bytes, as they are where all
+/// tensors and offsets are such multiples.
 ///
 /// Computed in f32 (in f64 where either dtype is f64), rounded once, to nearest even.
 class TensorKernels : public LowRankKernels {
@@ -122,6 +149,22 @@ class TensorKernels : public LowRankKernels {
   /// master = param, widened; without `all` only where master, rounded to the parameter's dtype,
   /// has other bits than the parameter. Nothing for f32 and f64, which have no masters.
   virtual Status follow(const UpdateList& list, bool all, cuda::Stream stream) = 0;
+
+  // Gradients in 8 bits: the bits of kernels/host/error_feedback.h. Blocks are at addresses that 4
+  // divides.
+
+  /// May synchronise. The tensors' and errors' memory must stay as long as the list is used.
+  virtual Result<std::shared_ptr<QuantizedList>> prepare_quantized(
+      std::span<const QuantizedTensor> tensors) = 0;
+  /// quantize_with_errors() of each tensor. `blocks`: those of all tensors.
+  virtual Status quantize(const QuantizedList& list, float factor, void* blocks,
+                          cuda::Stream stream) = 0;
+  /// sum_with_errors() of the blocks in `part` that are a tensor's. `to`: part.count blocks.
+  virtual Status sum_parts(const QuantizedList& list, const QuantizedPart& part, float factor,
+                           void* to, cuda::Stream stream) = 0;
+  /// data[i] = factor times what the blocks of all tensors hold; a NaN is the positive quiet one.
+  virtual Status dequantize(const QuantizedList& list, const void* blocks, float factor,
+                            cuda::Stream stream) = 0;
 
   // The norm of tensors that are spread over ranks, in three calls. All results are on the device,
   // and the same bits however the elements are split into tensors, calls and ranks: the maximum of

@@ -127,7 +127,8 @@ TEST_CASE("what gradients cannot travel as is refused, with what can") {
   options.power_sgd = 0;
   options.wire = "8bit";
   CHECK(check_exchange(options, false, Precision::kF32).empty());
-  CHECK(check_exchange(options, true, Precision::kF32).find("in host memory only") !=
+  CHECK(check_exchange(options, true, Precision::kF32).empty());
+  CHECK(check_exchange(options, true, Precision::kBf16).find("is for gradients of f32") !=
         std::string::npos);
   options.zero = 1;
   CHECK(check_exchange(options, false, Precision::kF32).find("does not go with --zero") !=

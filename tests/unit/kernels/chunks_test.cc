@@ -10,10 +10,13 @@
 
 using dt::Code;
 using dt::Dtype;
+using dt::kernels::check_part;
 using dt::kernels::ChunkPlan;
 using dt::kernels::kChunkElements;
 using dt::kernels::plan_chunks;
+using dt::kernels::plan_quantized;
 using dt::kernels::plan_updates;
+using dt::kernels::QuantizedTensor;
 using dt::kernels::Tensor;
 using dt::kernels::UpdatedTensor;
 
@@ -168,6 +171,33 @@ TEST_CASE("an updated tensor that cannot be is refused, by its index") {
   CHECK(message(Dtype::kF16, odd, f16) ==
         "updated tensor 0 has a first moment at an address that is no multiple of 4 bytes");
   CHECK(message(Dtype::kI64, f32, f32) == "update of i64: parameters are f16, bf16, f32 or f64");
+}
+
+TEST_CASE("quantized tensors are cut like others; what cannot be is refused with its number") {
+  const auto floats = [](uintptr_t address) { return static_cast<float*>(at(address)); };
+  const QuantizedTensor tensors[] = {{floats(0x100), floats(0x200), kChunkElements + 1, 0},
+                                     {nullptr, nullptr, 0, 65},
+                                     {floats(0x300), nullptr, 1, 65}};
+  const auto plan = plan_quantized(tensors);
+  REQUIRE(plan.ok());
+  REQUIRE(plan.value().tensors.size() == 2);
+  CHECK(plan.value().tensors[1].tensor == tensors[2]);
+  CHECK(plan.value().tensors[1].first_chunk == 2);
+  CHECK(plan.value().tensor_of_chunk == std::vector<int32_t>{0, 0, 1});
+  const auto refusal = [&](QuantizedTensor second) {
+    const QuantizedTensor both[] = {tensors[0], second};
+    const auto made = plan_quantized(both);
+    return made.ok() ? "" : made.status().message();
+  };
+  CHECK(refusal({nullptr, nullptr, 3, 0}) == "tensor 1 has 3 elements but no memory");
+  CHECK(refusal({floats(0x100), nullptr, 3, -1}) ==
+        "tensor 1 has 3 elements at offset -1: neither may be negative");
+  CHECK(refusal({floats(0x100), floats(0x202), 3, 0}) ==
+        "quantized tensor 1 lies at 0x202, no multiple of 4 bytes");
+  CHECK(check_part("sum_parts", {at(0x100), 136, 2, 0, 2}).ok());
+  CHECK(check_part("sum_parts", {at(0x102), 136, 2, 0, 2}).code() == Code::kInvalidArgument);
+  CHECK(check_part("sum_parts", {at(0x100), 132, 2, 0, 2}).code() == Code::kInvalidArgument);
+  CHECK(check_part("sum_parts", {at(0x100), 136, 0, 0, 2}).code() == Code::kInvalidArgument);
 }
 
 TEST_CASE("the shapes of the benchmarks are those of the models") {

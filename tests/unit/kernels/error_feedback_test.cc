@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "training/error_feedback.h"
+#include "kernels/host/error_feedback.h"
 
 #include <doctest/doctest.h>
 
@@ -13,9 +13,9 @@
 
 using dt::kernels::dequantize;
 using dt::kernels::kQuantBlock;
+using dt::kernels::quantize_with_errors;
 using dt::kernels::quantized_bytes;
-using dt::training::quantize_with_errors;
-using dt::training::sum_with_errors;
+using dt::kernels::sum_with_errors;
 
 namespace {
 

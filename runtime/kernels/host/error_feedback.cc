@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "training/error_feedback.h"
+#include "kernels/host/error_feedback.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/host/quantize.h"
 
-namespace dt::training {
+namespace dt::kernels {
 namespace {
 
 constexpr int kErrorBits = 8;
 
 /// values - (what `block` says of them).
 void take_off(const void* block, int64_t count, float* values) {
-  kernels::dequantize(kErrorBits, block, count, -1, true, values);
+  dequantize(kErrorBits, block, count, -1, true, values);
 }
 
 }  // namespace
 
 void quantize_with_errors(const float* from, int64_t count, float factor, float* errors, void* to) {
   auto* block = static_cast<char*>(to);
-  for (int64_t begin = 0; begin < count; begin += kernels::kQuantBlock) {
-    const int64_t here = std::min(kernels::kQuantBlock, count - begin);
-    float values[kernels::kQuantBlock];
+  for (int64_t begin = 0; begin < count; begin += kQuantBlock) {
+    const int64_t here = std::min(kQuantBlock, count - begin);
+    float values[kQuantBlock];
     for (int64_t i = 0; i < here; ++i) values[i] = from[begin + i] * factor + errors[begin + i];
-    kernels::quantize(kErrorBits, values, here, block);
+    quantize(kErrorBits, values, here, block);
     take_off(block, here, values);
     if (!std::isnan(values[0])) std::copy(values, values + here, errors + begin);
-    block += kernels::quantized_bytes(1, kErrorBits);
+    block += quantized_bytes(1, kErrorBits);
   }
 }
 
@@ -35,20 +35,20 @@ void sum_with_errors(const void* parts, int64_t stride, int32_t ranks, int64_t c
                      float* errors, void* to) {
   const auto* in = static_cast<const char*>(parts);
   auto* block = static_cast<char*>(to);
-  for (int64_t begin = 0; begin < count; begin += kernels::kQuantBlock) {
-    const int64_t here = std::min(kernels::kQuantBlock, count - begin);
-    float values[kernels::kQuantBlock];
+  for (int64_t begin = 0; begin < count; begin += kQuantBlock) {
+    const int64_t here = std::min(kQuantBlock, count - begin);
+    float values[kQuantBlock];
     for (int32_t rank = 0; rank < ranks; ++rank) {
-      kernels::dequantize(kErrorBits, in + rank * stride, here, factor, rank > 0, values);
+      dequantize(kErrorBits, in + rank * stride, here, factor, rank > 0, values);
     }
-    kernels::quantize(kErrorBits, values, here, block);
+    quantize(kErrorBits, values, here, block);
     take_off(block, here, values);
     for (int64_t i = 0; i < here && errors != nullptr && !std::isnan(values[0]); ++i) {
       errors[begin + i] += values[i] / factor;
     }
-    in += kernels::quantized_bytes(1, kErrorBits);
-    block += kernels::quantized_bytes(1, kErrorBits);
+    in += quantized_bytes(1, kErrorBits);
+    block += quantized_bytes(1, kErrorBits);
   }
 }
 
-}  // namespace dt::training
+}  // namespace dt::kernels

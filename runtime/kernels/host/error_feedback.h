@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace dt::training {
+namespace dt::kernels {
 
 // Quantized sums whose rounding is not lost: what a rank's rounding leaves out is kept, and added
 // to what it sends in the next step (Seide et al. 2014). In 8 bits; arrays begin at a block. A
@@ -21,4 +21,4 @@ void quantize_with_errors(const float* from, int64_t count, float factor, float*
 void sum_with_errors(const void* parts, int64_t stride, int32_t ranks, int64_t count, float factor,
                      float* errors, void* to);
 
-}  // namespace dt::training
+}  // namespace dt::kernels
