@@ -176,7 +176,7 @@ std::string check_outer(const Options& options, bool is_gpu, int64_t world_size)
   return {};
 }
 
-std::string check_exchange(const Options& options, bool is_gpu, Precision precision) {
+std::string check_exchange(const Options& options, Precision precision) {
   if (options.power_sgd > 0 && precision == Precision::kBf16) {
     return "--powersgd is for gradients of f32; use --dtype f32, or leave it out";
   }

@@ -53,7 +53,7 @@ std::string check_batch(int64_t batch, int64_t world_size, int64_t passes);
 std::string check_outer(const Options& options, bool is_gpu, int64_t world_size);
 
 /// Empty, or why gradients of this precision cannot travel, or lie in shards, as the options say.
-std::string check_exchange(const Options& options, bool is_gpu, Precision precision);
+std::string check_exchange(const Options& options, Precision precision);
 
 /// Rises over the first steps, then follows half a cosine down to a tenth at the last one.
 double learning_rate_at(double peak, int64_t step, int64_t steps);

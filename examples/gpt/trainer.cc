@@ -56,7 +56,7 @@ Trainer::Trainer(const Options& options, dt::Job* job, std::unique_ptr<Device> d
       part_batch_(options.batch / place_.world_size / options.accumulate),
       device_(std::move(device)),
       comm_(job->world()) {
-  std::string error = check_exchange(options_, device_->is_gpu(), device_->precision());
+  std::string error = check_exchange(options_, device_->precision());
   if (error.empty()) error = check_outer(options_, device_->is_gpu(), place_.world_size);
   if (!error.empty()) throw std::runtime_error(error);
   compare_settings();

@@ -25,10 +25,11 @@ using namespace dt::test::intruder;
 
 namespace {
 
-// AddressSanitizer makes the store slow, and keeps what was freed for a while.
-constexpr int kCrowd = dt::test::kAddressSanitizer ? 50 : 200;
+// Sanitizers make the store slow, and need memory themselves.
+constexpr bool kSanitized = dt::test::kAddressSanitizer || dt::test::kThreadSanitizer;
+constexpr int kCrowd = kSanitized ? 50 : 200;
 constexpr size_t kMib = 1 << 20;
-constexpr int64_t kGroupBytes = (dt::test::kAddressSanitizer ? 4096 : 256) * kMib;
+constexpr int64_t kGroupBytes = (kSanitized ? 4096 : 256) * kMib;
 
 bool write_file(const std::string& path, const std::string& text) {
   FILE* file = fopen(path.c_str(), "w");

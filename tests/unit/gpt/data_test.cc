@@ -116,36 +116,32 @@ TEST_CASE("a batch that cannot be dealt names those that can") {
 TEST_CASE("what gradients cannot travel as is refused, with what can") {
   Options options;
   for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
-    CHECK(check_exchange(options, true, precision).empty());
+    CHECK(check_exchange(options, precision).empty());
   }
   options.power_sgd = 4;
-  CHECK(check_exchange(options, false, Precision::kF32).empty());
-  CHECK(check_exchange(options, true, Precision::kF32).empty());
-  CHECK(
-      check_exchange(options, true, Precision::kBf16).find("--powersgd is for gradients of f32") !=
-      std::string::npos);
+  CHECK(check_exchange(options, Precision::kF32).empty());
+  CHECK(check_exchange(options, Precision::kBf16).find("--powersgd is for gradients of f32") !=
+        std::string::npos);
   options.power_sgd = 0;
   options.wire = "8bit";
-  CHECK(check_exchange(options, false, Precision::kF32).empty());
-  CHECK(check_exchange(options, true, Precision::kF32).empty());
-  CHECK(check_exchange(options, true, Precision::kBf16).find("is for gradients of f32") !=
+  CHECK(check_exchange(options, Precision::kF32).empty());
+  CHECK(check_exchange(options, Precision::kBf16).find("is for gradients of f32") !=
         std::string::npos);
   options.zero = 1;
-  CHECK(check_exchange(options, false, Precision::kF32).find("does not go with --zero") !=
+  CHECK(check_exchange(options, Precision::kF32).find("does not go with --zero") !=
         std::string::npos);
   options.wire = "same";
   for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
-    CHECK(check_exchange(options, true, precision).empty());
+    CHECK(check_exchange(options, precision).empty());
   }
   options.offload = "/var/tmp";
-  CHECK(check_exchange(options, false, Precision::kF32).empty());
+  CHECK(check_exchange(options, Precision::kF32).empty());
   options.offload.clear();
   options.zero.reset();
   options.wire = "f16";
-  CHECK(check_exchange(options, true, Precision::kF32).empty());
-  CHECK(
-      check_exchange(options, true, Precision::kBf16).find("--wire f16 is for gradients of f32") !=
-      std::string::npos);
+  CHECK(check_exchange(options, Precision::kF32).empty());
+  CHECK(check_exchange(options, Precision::kBf16).find("--wire f16 is for gradients of f32") !=
+        std::string::npos);
 }
 
 TEST_CASE("groups that come together must be of one size, and meet in host memory") {
