@@ -786,8 +786,8 @@ DT_API void dt_comm_destroy(dt_comm* comm);
  * Begins a group: the operations called on this communicator until dt_group_end(), by any thread,
  * are carried out as one, so that a send and a receive in it wait for each other's peers and not
  * for one another. Operations called without a work handle return at once; dt_group_end() waits for
- * them as they would have done, or gives one work for the whole group. Works of operations may not
- * be waited for before.
+ * them as they would have done, or gives one work for the whole group. Do not wait for the work of
+ * an operation before dt_group_end().
  *
  * Sends and receives of a group stand side by side, with its collectives before or behind them.
  * Over host memory sends and receives do not hold each other up anyway: there a group is no harm.
@@ -1645,7 +1645,8 @@ typedef struct dt_reducer_statistics {
   double hidden_share;            /**< all steps: 1 - exposed / communication, in [0, 1] */
   int32_t rebuilt;                /**< 1 once the plan follows the arrival order */
   int32_t tuned;                  /**< 1 once tune_steps has found bucket_cap_bytes */
-  int64_t memory_bytes;           /**< of the buckets now, and of a shard's parameters */
+  int64_t memory_bytes;           /**< of the buckets now, of a shard's parameters, and of errors of
+                                       DT_WIRE_8BIT; not what dt_reducer_power_sgd() takes */
   int64_t total_gather_ns;        /**< all steps, of a shard: that parameters were waited for, in
                                        dt_shard_gather() and wherever a piece is needed; on GPUs
                                        only until they were enqueued */
@@ -1866,9 +1867,10 @@ static inline void dt_power_sgd_options_init(dt_power_sgd_options* options) {
 
 /**
  * Has gradients travel as products of two thin matrices (PowerSGD), for slow networks. A hook of
- * dt's: it takes the place of one, and dt_reducer_set_hook() with NULL ends it. The same call on all
- * ranks. Matrices of DT_F32 are compressed where that gains; results are the same on all ranks, but
- * are not the averages.
+ * dt's: it takes the place of one, and dt_reducer_set_hook() with NULL ends it, on GPUs after up to
+ * a second in which it waits for them. The same call on all ranks; on GPUs it is collective.
+ * Matrices of DT_F32 are compressed where that gains; results are the same on all ranks, but are not
+ * the averages.
  * @param reducer the handle, made without sum, wire, predivide and divide_by_users.
  * @param rows    [parameters of the reducer], borrowed during the call: the rows of each as a matrix
  *                of rows by count / rows; 0 or 1: it is none.
@@ -1898,7 +1900,7 @@ DT_API dt_status dt_reducer_power_sgd(dt_reducer* reducer, const int64_t* rows,
  * @param path    UTF-8.
  * @return DT_OK; DT_ERR_INVALID_STATE inside a step; DT_ERR_SYSTEM with the path and the system's
  *         reason; DT_ERR_INVALID_ARGUMENT, also where two parameters have one name; on GPUs also
- *         DT_ERR_TIMEOUT where it does not come to the end of the last step in the communicator's
+ *         DT_ERR_TIMEOUT if the GPU has not finished the last step in the communicator's
  *         time-out, DT_ERR_CUDA, DT_ERR_OUT_OF_MEMORY and any communicator error.
  * @thread one at a time
  * @since ABI 0
@@ -2502,10 +2504,11 @@ DT_API dt_status dt_optimizer_sgd(dt_shard* shard, const dt_sgd_options* options
  * parameter that no rank had a gradient for stays as it is. To pass over a step, do not call it; a
  * second call uses the same gradients again. Collective.
  *
- * With skip_non_finite a step changes nothing, and counts for no parameter, where the norm of all
- * gradients is not finite: one of them is not on some rank, or the norm is more than an f32 holds.
- * It is that of dt_reducer_clip_norm() where that was called before; otherwise this call finds it.
- * On GPUs the kernels look at it, and the host waits for no more than the step 8 before.
+ * With skip_non_finite a step changes nothing, and counts for no parameter, if the norm of all
+ * gradients is not finite, because a gradient on some rank is not, or because f32 cannot hold the
+ * norm. If dt_reducer_clip_norm() was called for this step, its norm is used; otherwise this call
+ * finds it. On GPUs the kernels read the norm, and the host only waits for the step 8 before; with
+ * dt_shard_options.offload it waits for the norm of this step.
  * @param optimizer the handle.
  * @param rate      the learning rate, finite, the same on all ranks.
  * @param stream    CUDA stream that updates them, behind that of dt_reducer_finish(); otherwise as
@@ -2522,15 +2525,14 @@ DT_API dt_status dt_optimizer_sgd(dt_shard* shard, const dt_sgd_options* options
 DT_API dt_status dt_optimizer_step(dt_optimizer* optimizer, double rate, dt_stream stream);
 
 /**
- * How many steps skip_non_finite has skipped since the optimizer was made, but for its last
+ * How many steps skip_non_finite has skipped since the optimizer was made, not counting the last
  * `behind` steps: the same number on all ranks, so that all of them lower the scale of a loss in the
- * same step. On GPUs it waits until the counted steps are over; with some left out there is little
- * to wait for.
+ * same step. On GPUs it waits until the counted steps are over; with `behind` > 0 that is soon.
  * @param optimizer   the handle.
  * @param behind      0 to 7: steps that do not count yet.
  * @param out_skipped gives the number; 0 without skip_non_finite.
- * @return DT_OK; DT_ERR_INVALID_ARGUMENT; on GPUs DT_ERR_TIMEOUT where it does not come to the end
- *         of these steps, and any communicator error.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT; on GPUs DT_ERR_TIMEOUT if the GPU has not finished these
+ *         steps in the communicator's time-out, and any communicator error.
  * @thread as dt_optimizer_step()
  * @since ABI 0
  */

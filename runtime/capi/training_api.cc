@@ -411,6 +411,13 @@ dt_status dt_reducer_clip_norm(dt_reducer* reducer, double max_norm, double norm
         if (!(norm_type >= 1)) {
           return call.invalid("norm_type is %g; it must be at least 1", norm_type);
         }
+        const auto gpu = object->reducer->within()->backend().device();
+        if (gpu != nullptr && out_norm != nullptr) {
+          DT_TRY_VALUE(const cuda::PointerInfo info, gpu->pointer_info(out_norm));
+          if (info.memory == cuda::Memory::kHost) {
+            return call.invalid("out_norm is in memory of the host; give one f32 of the GPU");
+          }
+        }
         return object->job->seen(
             object->reducer->clip_norm(max_norm, norm_type, stream_of(stream), out_norm));
       });

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "training/device_pipe.h"
 
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
 #include "training/stream_marks.h"
 
 namespace dt::training {
@@ -83,6 +87,25 @@ Status DevicePipe::bring_up(const Part& part, Block* block) {
   DT_TRY(runtime_->record(block->up, up_));
   block->goes_up = true;
   return {};
+}
+
+Status DevicePipe::transfer(std::span<const Mirror> mirrors, bool up) {
+  std::vector<Part> parts;
+  std::vector<char*> copies;  // on the host, of each part
+  for (const Mirror& each : mirrors) {
+    for (int64_t begin = 0; begin < each.bytes; begin += kPartBytes) {
+      const int64_t bytes = std::min(each.bytes - begin, kPartBytes);
+      parts.push_back({static_cast<char*>(each.device) + begin, nullptr, bytes, !up, up});
+      copies.push_back(static_cast<char*>(each.host) + begin);
+    }
+  }
+  if (parts.empty()) return {};
+  DT_TRY(run(parts, stream(), [&](size_t part, char* data, char*) {
+    std::memcpy(up ? data : copies[part], up ? copies[part] : data,
+                static_cast<size_t>(parts[part].bytes));
+    return Status();
+  }));
+  return await();
 }
 
 Status DevicePipe::await() { return await_both(comm_->deadline(), /*broken_too=*/false); }

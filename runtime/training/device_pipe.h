@@ -46,6 +46,14 @@ class DevicePipe {
   /// Copies are behind what `stream` has, and what it is given later is behind them. TIMEOUT where
   /// it does not come to them.
   Status run(std::span<const Part> parts, cuda::Stream stream, const Work& work);
+  /// Memory of the GPU, and what the host has of it.
+  struct Mirror {
+    void* device = nullptr;
+    void* host = nullptr;
+    int64_t bytes = 0;
+  };
+  /// Copies all of them up to the GPU, or down from it, and waits. Behind what stream() waits for.
+  Status transfer(std::span<const Mirror> mirrors, bool up);
   /// Waits until the GPU has done what it was given here.
   Status await();
 

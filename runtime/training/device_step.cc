@@ -257,6 +257,7 @@ Result<cuda::Stream> DeviceStep::begin_hook(size_t bucket, BucketSteps steps, Fl
 }
 
 Status DeviceStep::end_hooks(size_t buckets, cuda::Stream stream) {
+  if (hook_stream_ == nullptr) return {};  // there was no bucket
   for (size_t b = 0; b < buckets; ++b) {
     if (buckets_[b]->hooked != nullptr) DT_TRY(buckets_[b]->hooked->scatter(hook_stream_));
   }

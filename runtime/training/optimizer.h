@@ -75,7 +75,7 @@ class Optimizer {
   bool keeps_on_host() const { return pipe_ != nullptr; }
   /// Waits until the host knows which steps were skipped.
   Status settle() { return skipped_ == nullptr ? Status() : skipped_->learn(0); }
-  /// How many were, before the last `behind` steps; these are less than StepGuard::kSlots.
+  /// Number of skipped steps, not counting the last `behind`, less than StepGuard::kSlots.
   Result<int64_t> skipped(int64_t behind) {
     return skipped_ == nullptr ? Result<int64_t>(0) : skipped_->count(behind);
   }

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "training/power_sgd_memory.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <vector>
 
 #include "training/device_pipe.h"
 
@@ -79,19 +77,8 @@ Status PowerSgdMemory::transfer(float* host, int64_t count, bool up) const {
   }
   DT_TRY_VALUE(const std::unique_ptr<DevicePipe> pipe, DevicePipe::create(comm_));
   if (used_ != nullptr) DT_TRY(marks_->wait(pipe->stream(), *used_));
-  std::vector<DevicePipe::Part> parts;
-  for (int64_t begin = 0; begin < bytes; begin += DevicePipe::kPartBytes) {
-    const int64_t length = std::min(bytes - begin, DevicePipe::kPartBytes);
-    parts.push_back({reinterpret_cast<char*>(data_) + begin, nullptr, length, !up, up});
-  }
-  char* at = reinterpret_cast<char*>(host);
-  DT_TRY(pipe->run(parts, pipe->stream(), [&](size_t part, char* data, char*) -> Status {
-    const auto length = static_cast<size_t>(parts[part].bytes);
-    std::memcpy(up ? data : at, up ? at : data, length);
-    at += length;
-    return {};
-  }));
-  return pipe->await();
+  const DevicePipe::Mirror all{data_, host, bytes};
+  return pipe->transfer({&all, 1}, up);
 }
 
 }  // namespace dt::training

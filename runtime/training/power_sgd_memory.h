@@ -28,7 +28,7 @@ class PowerSgdMemory {
   bool is_on_host() const { return runtime_ == nullptr; }
   /// Also from and to gradients.
   Status copy(float* to, const float* from, int64_t count, cuda::Stream stream);
-  /// As often as each other: between them work is enqueued that uses the memory.
+  /// In pairs. Work that uses the memory is enqueued between the two.
   void begin_use() { ++in_use_; }
   Status end_use(cuda::Stream stream);
 

@@ -522,9 +522,11 @@ void Reducer::count_step(int64_t began_waiting_ns, int64_t rows_done_ns) {
 
 void Reducer::count_step_on_device() {
   take_times();
-  if (device_->times().end_step(buckets_.size())) return;  // counted when it has passed
-  const int64_t bytes = take_step_bytes();
+  const bool is_timed = !buckets_.empty() && device_->times().end_step(buckets_.size());
+  if (is_timed) return;  // counted when it has passed
+  int64_t bytes = 0;
   statistics_.with([&](Statistics& s) {
+    bytes = take_step_bytes();
     ++s.steps;
     s.bytes = bytes;
     s.total_bytes += bytes;
@@ -532,7 +534,7 @@ void Reducer::count_step_on_device() {
   if (record::Meter* const meter = comm_->meter()) meter->stepped(bytes, 0, 0);
 }
 
-/// With the rows of all steps that are not counted yet.
+/// With the rows of all steps that are not counted yet. Under the lock of statistics_.
 int64_t Reducer::take_step_bytes() { return step_bytes_ + std::exchange(uncounted_row_bytes_, 0); }
 
 void Reducer::take_times() {

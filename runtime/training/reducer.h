@@ -143,6 +143,7 @@ class Reducer {
   Result<void*> grad(int32_t index, cuda::Stream stream = nullptr);
   /// Between steps. Empty: none.
   Status set_hook(Hook hook);
+  Status check_hookable(bool has_hook) const;
   /// Likewise, by PowerSGD. `rows`: of each parameter as a matrix.
   Status compress(std::span<const int64_t> rows, const PowerSgd::Options& options);
   /// Between steps: writes what this rank needs to go on with the next step, by itself.
@@ -447,7 +448,7 @@ class Reducer {
   std::atomic<int32_t> arrived_{0};     // used of arrivals_
   int32_t dense_ = 0;                   // parameters that do not come as rows
   int64_t row_bytes_ = 0;               // of the last step's rows
-  int64_t uncounted_row_bytes_ = 0;     // on GPUs: of the steps that are not counted yet
+  int64_t uncounted_row_bytes_ = 0;     // on GPUs, of steps to be counted; under statistics_
   std::atomic<bool> accumulating_{false};
   bool learnt_ = false;                   // static_graph: what step 1 had; between steps
   std::atomic<int64_t> calls_{0};         // of ready() while learning

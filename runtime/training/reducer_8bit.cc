@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of f32 that travel in 8 bits, with the errors of their rounding kept for the next step.
 #include <algorithm>
-#include <cstring>
 #include <new>
 
 #include "kernels/host/error_feedback.h"
@@ -74,28 +73,16 @@ Status Reducer::copy_errors(std::vector<std::vector<float>>* on_host, bool up) {
   } catch (const std::bad_alloc&) {
     return Status(Code::kOutOfMemory, "no memory on the host for the errors of 8 bits");
   }
-  std::vector<DevicePipe::Part> parts;
-  std::vector<char*> copies;
+  std::vector<DevicePipe::Mirror> mirrors;
   for (size_t i = 0; i < params_.size(); ++i) {
     if (!is_quantized(params_[i].dtype)) continue;
-    auto* const there = reinterpret_cast<char*>(device_errors_[i]);
-    auto* const here = reinterpret_cast<char*>((*on_host)[i].data());
-    const int64_t bytes = params_[i].count * static_cast<int64_t>(sizeof(float));
-    for (int64_t begin = 0; begin < bytes; begin += DevicePipe::kPartBytes) {
-      parts.push_back(
-          {there + begin, nullptr, std::min(bytes - begin, DevicePipe::kPartBytes), !up, up});
-      copies.push_back(here + begin);
-    }
+    mirrors.push_back({device_errors_[i], (*on_host)[i].data(),
+                       params_[i].count * static_cast<int64_t>(sizeof(float))});
   }
-  if (parts.empty()) return {};
+  if (mirrors.empty()) return {};
   DT_TRY_VALUE(const auto pipe, DevicePipe::create(comm_));
   if (last_work_ != nullptr) DT_TRY(last_backend().wait_stream(*last_work_, pipe->stream()));
-  DT_TRY(pipe->run(parts, pipe->stream(), [&](size_t part, char* data, char*) {
-    std::memcpy(up ? data : copies[part], up ? copies[part] : data,
-                static_cast<size_t>(parts[part].bytes));
-    return Status();
-  }));
-  DT_TRY(pipe->await());
+  DT_TRY(pipe->transfer(mirrors, up));
   return comm_->broken();  // where it is, the GPU came here without the last step's results
 }
 

@@ -35,7 +35,7 @@ void Reducer::give_results() {
         options_.pooled() ? slot.own : slot.data + slot.offset * dtype_bytes(param.dtype);
     const double factor = factor_behind(i);
     if (slot.received != nullptr) {
-      // On GPUs it is divided by users once these are known, so rounded once more.
+      // Rounded twice, as on GPUs, which divide by users in a second pass: the bits are equal.
       const auto first = static_cast<float>(options_.divide_by_users ? 1 : factor);
       kernels::dequantize(8, slot.received, slot.count, first, false, static_cast<float*>(to));
       if (!options_.divide_by_users || factor == 1) continue;

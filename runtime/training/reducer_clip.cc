@@ -85,10 +85,11 @@ struct Powers {
   static_assert(kBlock % kTogether == 0 && (kTogether << (2 * kLow)) < (uint64_t{1} << 63));
 
   /// In units of 2^-56: its multiples of 2^28, and the rest. Enough for 2^35 elements, of all
-  /// ranks.
+  /// ranks. Squares are those of a power of two just above the largest magnitude, other powers
+  /// those of that magnitude itself, since high powers of a half are nothing.
   int64_t sum[2] = {0, 0};
 
-  Powers(double largest, double type) : type_(type) {
+  Powers(double largest, double type) : type_(type), largest_(largest) {
     (void)std::frexp(largest, &exponent_);
     // Two factors, since one alone may be more than a double can hold.
     const int half = -exponent_ / 2;
@@ -107,7 +108,7 @@ struct Powers {
         }
       } else {
         for (const Float x : together) {
-          const double ratio = std::fabs(static_cast<double>(x)) * scale_[0] * scale_[1];
+          const double ratio = std::fabs(static_cast<double>(x)) / largest_;
           units += static_cast<int64_t>(std::pow(ratio, type_) * 0x1p56 + 0.5);
         }
       }
@@ -119,11 +120,13 @@ struct Powers {
   double norm() const {
     const double total = std::ldexp(static_cast<double>(sum[0]), -kLow) +
                          std::ldexp(static_cast<double>(sum[1]), -2 * kLow);
-    return std::ldexp(type_ == 2 ? std::sqrt(total) : std::pow(total, 1 / type_), exponent_);
+    if (type_ != 2) return largest_ * std::pow(total, 1 / type_);
+    return std::ldexp(std::sqrt(total), exponent_);
   }
 
  private:
   const double type_;
+  const double largest_;
   int exponent_ = 0;
   double scale_[2];
 };
@@ -157,7 +160,7 @@ double Reducer::norm_of_results(double norm_type) const {
 }
 
 /// The same bits whoever has which part of the results: what is summed are integers, the powers of
-/// the elements in units of 2^-56 of a power of two just above the largest one.
+/// the elements in units of 2^-56 of a power of the largest one (Powers).
 Result<double> Reducer::norm_of_parts(double max_norm, double norm_type) {
   const auto over_all = [&](const auto& comm, Dtype dtype, ReduceOp op, int64_t count,
                             void* values) -> Status {

@@ -4,17 +4,22 @@
 
 namespace dt::training {
 
-Status Reducer::set_hook(Hook hook) {
+Status Reducer::check_hookable(bool has_hook) const {
   if (begun_.load(std::memory_order_acquire)) {
     return Status(Code::kInvalidState,
                   "dt_reducer_set_hook: inside a step; call it after dt_reducer_finish");
   }
-  if (hook &&
+  if (has_hook &&
       (options_.wire || options_.wire_8bit || options_.predivide > 0 || options_.divide_by_users)) {
     return Status(Code::kInvalidState,
                   "dt_reducer_set_hook: the reducer was made with wire, predivide or "
                   "divide_by_users, which a hook would have to do; make it without");
   }
+  return {};
+}
+
+Status Reducer::set_hook(Hook hook) {
+  DT_TRY(check_hookable(static_cast<bool>(hook)));
   hook_ = std::move(hook);
   power_sgd_ = nullptr;
   return {};
@@ -40,9 +45,14 @@ Status Reducer::compress(std::span<const int64_t> rows, const PowerSgd::Options&
     const int64_t n = params_[i].row_elements > 0 ? 1 : std::max<int64_t>(rows[i], 1);
     matrices.push_back({n, params_[i].count / n, params_[i].dtype});
   }
+  DT_TRY(check_hookable(true));
   auto made = PowerSgd::create(comm_, std::move(matrices), options);
-  if (!made.ok()) {
-    return made.status().within("dt_reducer_power_sgd on comm \"" + comm_->name() + "\"");
+  Status mine = made.status();
+  if (!mine.ok()) mine = mine.within("dt_reducer_power_sgd on comm \"" + comm_->name() + "\"");
+  if (device_ != nullptr) {
+    DT_TRY(agree_on_memory(mine));
+  } else {
+    DT_TRY(mine);
   }
   const std::shared_ptr<PowerSgd> state = std::move(made).value();
   DT_TRY(set_hook(

@@ -155,11 +155,10 @@ Status Reducer::agree_on_memory(const Status& mine) {
   if (!mine.ok()) return mine;
   DT_TRY(enough.status());
   if (enough.value()) return {};
-  return Status(
-      Code::kOutOfMemory,
-      format("reducer on comm \"%s\": another rank has no memory for its buckets; its own "
-             "message says how much it asked for",
-             comm_->name().c_str()));
+  return Status(Code::kOutOfMemory, format("reducer on comm \"%s\": another rank has no memory for "
+                                           "its buckets or for what they travel in; its own "
+                                           "message says how much it asked for",
+                                           comm_->name().c_str()));
 }
 
 Status Reducer::rebuild_after_first_step() {

@@ -34,7 +34,7 @@ Status Reducer::ready_rows(int32_t index, std::span<const int64_t> rows, const v
                bad - rows.begin(), static_cast<long long>(*bad), index, param.name.c_str(),
                static_cast<long long>(param.rows - 1)));
   }
-  if (device_ != nullptr) {
+  if (device_ != nullptr && !rows.empty()) {
     DT_TRY_VALUE(const bool is_there, device_->is_device_memory(values));
     if (is_there) {
       return Status(Code::kInvalidArgument,
@@ -117,7 +117,9 @@ Status Reducer::reduce_rows() {
     DT_TRY(reduce_rows(i, counts));
     row_bytes_ += slot.rows->elements() * dtype_bytes(params_[i].dtype);
   }
-  if (device_ != nullptr) uncounted_row_bytes_ += row_bytes_;
+  if (device_ != nullptr) {
+    statistics_.with([&](Statistics&) { uncounted_row_bytes_ += row_bytes_; });
+  }
   return {};
 }
 

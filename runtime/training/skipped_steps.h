@@ -24,7 +24,7 @@ namespace dt::training {
 /// Threads: one at a time.
 class SkippedSteps {
  public:
-  /// Of a step that the host has learned of: its slot, and whether it was skipped.
+  /// Called when the host learns whether the step of a slot was skipped.
   using Learned = std::function<void(int slot, bool skipped)>;
 
   static Result<std::unique_ptr<SkippedSteps>> create(std::shared_ptr<comm::Communicator> comm,
@@ -38,8 +38,8 @@ class SkippedSteps {
   /// A step over a GPU, where `norm` is. What it gives has no `earlier`. Waits where the host does
   /// not know of the step kSlots before.
   Result<kernels::StepGuard> add(const float* norm, cuda::Stream stream);
-  /// Learns of all steps but the last `behind`, less than kSlots, and of what else is known.
-  /// TIMEOUT where the GPU does not come to them.
+  /// Waits for the outcome of all steps except the last `behind`, less than kSlots; takes later
+  /// outcomes, too, that are there already. TIMEOUT if the GPU has not finished these steps.
   Status learn(int64_t behind);
   /// The GPU may still use what is here, which stays with the communicator.
   void leave();

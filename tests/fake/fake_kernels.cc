@@ -143,7 +143,8 @@ double norm_of_powers(const double* largest, const int64_t* sum, double type) {
   constexpr int64_t kLow = int64_t{1} << kLowBits;
   const double total = std::ldexp(static_cast<double>(sum[0] + sum[1] / kLow), -kLowBits) +
                        std::ldexp(static_cast<double>(sum[1] % kLow), -2 * kLowBits);
-  return std::ldexp(type == 2 ? std::sqrt(total) : std::pow(total, 1 / type), exponent);
+  if (type != 2) return largest[0] * std::pow(total, 1 / type);
+  return std::ldexp(std::sqrt(total), exponent);
 }
 
 /// The sum of a[i * a_step] * b[i * b_step], rounded once.
@@ -397,7 +398,7 @@ class FakeTensorKernels final : public kernels::TensorKernels {
       static_cast<void>(std::frexp(largest[0], &exponent));
       for_each_value(copy, dtype, [&](double x) {
         const double ratio = std::ldexp(x, -exponent);
-        const double power = type == 2 ? ratio * ratio : std::pow(std::fabs(ratio), type);
+        const double power = type == 2 ? ratio * ratio : std::pow(std::fabs(x) / largest[0], type);
         const auto units = static_cast<int64_t>(std::ldexp(power, 2 * kLowBits) + 0.5);
         sum[0] += units >> kLowBits;
         sum[1] += units % (int64_t{1} << kLowBits);

@@ -216,7 +216,7 @@ TEST_CASE("other norms: near the host's, and the same bits however the elements 
   const auto count = static_cast<int64_t>(values.size());
   for (const Dtype dtype : {Dtype::kF32, Dtype::kF64}) {
     const DeviceBytes memory(&squares_gpu(), encoded_values(dtype, values));
-    for (const double type : {1.0, 2.5, 3.0, static_cast<double>(INFINITY)}) {
+    for (const double type : {1.0, 2.5, 3.0, 64.0, static_cast<double>(INFINITY)}) {
       CAPTURE(type);
       double largest = 0;
       double sum = 0;

@@ -445,8 +445,8 @@ namespace Dt
             Raw.Native.reducer_clip_norm(this, maxNorm, normType, 0, 0);
 
         /// <summary>The same over GPUs, where norm, one F32 of the GPU, receives the norm.</summary>
-        public void ClipNorm(double maxNorm, IntPtr norm, IntPtr stream) =>
-            Raw.Native.reducer_clip_norm(this, maxNorm, 2, norm.ToInt64(), stream.ToInt64());
+        public void ClipNorm(double maxNorm, IntPtr norm, IntPtr stream, double normType = 2) =>
+            Raw.Native.reducer_clip_norm(this, maxNorm, normType, norm.ToInt64(), stream.ToInt64());
 
         /// <summary>Re-plans the buckets by the order in which gradients arrived on rank 0 in the last
         /// step, between steps. True: read the addresses again. Collective. The buckets of a shard

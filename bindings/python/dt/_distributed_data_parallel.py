@@ -82,6 +82,9 @@ class DistributedDataParallel(torch.nn.Module):
         rows = {id(layer.weight): layer.weight.shape[1] for layer in module.modules()
                 if isinstance(layer, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and layer.sparse}
         row_elements = [rows.get(id(parameter), 0) for _, parameter in named] if rows else []
+        if any(row_elements) and any(parameter.device.type != "cpu" for _, parameter in named):
+            raise invalid("DistributedDataParallel: the module has an embedding with sparse=True and parameters on a "
+                          "GPU; sparse gradients are for modules in host memory")
         self._by_rows = {index for index, elements in enumerate(row_elements) if elements > 0}
         self._device = named[0][1].device
         self._trained = [parameter for _, parameter in named]

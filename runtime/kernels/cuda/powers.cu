@@ -50,11 +50,12 @@ __global__ void __launch_bounds__(kThreads) find_largest(DeviceChunks list, doub
   }
 }
 
-/// Powers in units of 2^-56 of that of a power of two just above the largest magnitude.
+/// Squares in units of 2^-56 of that of a power of two just above the largest magnitude, other
+/// powers in units of 2^-56 of that of the largest magnitude.
 template <bool kSquares>
 class Units {
  public:
-  __device__ Units(double largest, double type) : type_(type) {
+  __device__ Units(double largest, double type) : type_(type), largest_(largest) {
     int exponent = 0;
     static_cast<void>(frexp(largest, &exponent));
     // Two factors, since one alone may be more than a double can hold.
@@ -64,18 +65,18 @@ class Units {
   }
   /// At most 2^56.
   __device__ uint64_t of(double x) const {
-    const double ratio = __dmul_rn(__dmul_rn(x, first_), second_);
     double power;
     if constexpr (kSquares) {
+      const double ratio = __dmul_rn(__dmul_rn(x, first_), second_);
       power = __dmul_rn(ratio, ratio);
     } else {
-      power = pow(fabs(ratio), type_);
+      power = pow(__ddiv_rn(fabs(x), largest_), type_);
     }
     return static_cast<uint64_t>(__double2ll_rz(__dadd_rn(__dmul_rn(power, 0x1p56), 0.5)));
   }
 
  private:
-  double type_, first_, second_;
+  double type_, largest_, first_, second_;
 };
 
 /// No overflow with fewer than 2^35 elements, of all calls that add to `sum`:
@@ -118,7 +119,8 @@ __device__ double norm_of(const double* largest, const int64_t* sum, double type
   const auto low = static_cast<int64_t>(static_cast<uint64_t>(sum[1]) & kLowMask);
   const double total = __dadd_rn(ldexp(static_cast<double>(high), -kLowBits),
                                  ldexp(static_cast<double>(low), -2 * kLowBits));
-  return ldexp(type == 2 ? __dsqrt_rn(total) : pow(total, __ddiv_rn(1, type)), exponent);
+  if (type != 2) return __dmul_rn(largest[0], pow(total, __ddiv_rn(1, type)));
+  return ldexp(__dsqrt_rn(total), exponent);
 }
 
 __global__ void clip_factor_of_powers(const double* largest, const int64_t* sum, double type,

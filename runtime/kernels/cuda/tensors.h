@@ -175,9 +175,10 @@ class TensorKernels : public LowRankKernels {
   virtual Status largest(const TensorList& tensors, Dtype dtype, double* out,
                          cuda::Stream stream) = 0;
   /// Adds each magnitude to the power of `type`, finite and >= 1, in units of 2^-56 of that power
-  /// of a power of two just above largest[0], rounded to a whole number: sum[0] counts 2^28 of
-  /// them, sum[1] single ones. The caller zeroes both before the first call. Enough for 2^35
-  /// elements of all ranks. Nothing where largest() found zeros alone, an infinity or a NaN.
+  /// of largest[0], for squares of a power of two just above it, rounded to a whole number: sum[0]
+  /// counts 2^28 of them, sum[1] single ones. The caller zeroes both before the first call. Enough
+  /// for 2^35 elements of all ranks. Adds nothing if largest() found only zeros, an infinity or a
+  /// NaN.
   virtual Status powers(const TensorList& tensors, Dtype dtype, const double* largest, double type,
                         int64_t* sum, cuda::Stream stream) = 0;
   /// *norm = the root of the sum of powers, for an infinite `type` largest[0]; NaN where largest()

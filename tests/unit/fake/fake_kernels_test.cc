@@ -268,6 +268,9 @@ TEST_CASE("the norm of powers is the same however the elements are split") {
   CHECK(factor == 1.0f);
   type = 1;
   CHECK(norm_of({{{data.data(), 4, 0}}}, 51, &factor) == 103.0f);
+  type = 64;
+  std::vector<float> halves(8, 0.5F);  // a power of two, of which high powers are tiny
+  CHECK(std::fabs(norm_of({{{halves.data(), 8, 0}}}, 1, &factor) - 0.5165F) < 1e-4F);
   type = INFINITY;
   CHECK(norm_of({{{data.data(), 4, 0}}}, 17, &factor) == 84.0f);
   CHECK(factor == 0.2f);

@@ -114,3 +114,34 @@ TEST_CASE("reducer on GPUs: rows that lie on the GPU, or that a rank lacks, are 
         "both hear of it: " + finished.message());
   });
 }
+
+TEST_CASE("reducer on GPUs: all gradients come as rows, also with a hook") {
+  run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
+    for (const bool hooked : {false, true}) {
+      auto made = training::Reducer::create(rank.comm, {table()}, small_buckets());
+      rank.expect_ok(made.status(), "create");
+      if (!made.ok()) return;
+      training::Reducer& reducer = *made.value();
+      if (hooked) {
+        rank.expect_ok(reducer.set_hook([](const training::HookBucket&, int32_t) {
+          return Result<training::HookWork>(training::HookWork());
+        }),
+                       "set_hook");
+      }
+      const cuda::Stream stream = rank.new_stream();
+      const std::vector<float> values(kColumns, static_cast<float>(1 + rank.rank));
+      for (int64_t step = 0; step < 3; ++step) {
+        const std::vector<int64_t> rows(rank.rank == 0 ? 1 : 0, step);
+        rank.expect_ok(reducer.ready_rows(0, rows, rows.empty() ? nullptr : values.data()), "rows");
+        rank.expect_ok(reducer.finish(stream), "finish");
+        const auto found = reducer.rows(0);
+        rank.expect(found.ok() && found.value()->indices() == std::vector<int64_t>{step}, "a row");
+      }
+      const auto statistics = reducer.statistics();
+      rank.expect(statistics.steps == 3 && statistics.total_bytes == 3 * kColumns * 4,
+                  format("%d steps, %d bytes", static_cast<int>(statistics.steps),
+                         static_cast<int>(statistics.total_bytes)));
+      rank.meet();
+    }
+  });
+}

@@ -438,8 +438,20 @@ public final class Reducer extends Handle {
    * @param stream CUDA stream behind that of finish
    */
   public void clipNorm(double maxNorm, Tensor norm, long stream) {
+    clipNorm(maxNorm, 2, norm, stream);
+  }
+
+  /**
+   * As {@link #clipNorm(double, Tensor, long)} with another norm.
+   *
+   * @param maxNorm the limit
+   * @param normType at least 1; infinity for the largest
+   * @param norm one F32 of the GPU, which receives the norm of before
+   * @param stream CUDA stream behind that of finish
+   */
+  public void clipNorm(double maxNorm, double normType, Tensor norm, long stream) {
     refuseArray("Reducer.clipNorm", "norm", norm);
-    run(number -> Raw.reducer_clip_norm(number, maxNorm, 2, norm.place(), stream));
+    run(number -> Raw.reducer_clip_norm(number, maxNorm, normType, norm.place(), stream));
   }
 
   /**
