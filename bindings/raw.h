@@ -419,9 +419,9 @@ inline void store_server_destroy(int64_t server) {
 #ifndef SWIG
 /** Parameters and options: the numbers sum, keep_plan, find_unused, bucket_cap_bytes,
  * first_bucket_bytes, divide_by_users, wire, predivide as the bits of a double, static_graph,
- * tune_steps, how many the order has, and those, how many have row_elements, and those; then of
- * each parameter its count, dtype, uses, how many dimensions its shape has, and those, and its
- * name as an item. */
+ * tune_steps, how many the order has, and those, how many have row_elements, and those, how many
+ * gradients the caller has, and their addresses; then of each parameter its count, dtype, uses, how
+ * many dimensions its shape has, and those, and its name as an item. */
 class Model {
  public:
   explicit Model(Unpacker& packed) {
@@ -441,6 +441,8 @@ class Model {
     for (int32_t& index : order_) index = static_cast<int32_t>(packed.number());
     row_elements_.resize(static_cast<std::size_t>(packed.number()));
     for (int64_t& elements : row_elements_) elements = packed.number();
+    grads_.resize(static_cast<std::size_t>(packed.number()));
+    for (void*& grad : grads_) grad = memory(packed.number());
     while (packed.more()) {
       dt_param param = {};
       param.count = packed.number();
@@ -459,6 +461,10 @@ class Model {
       row_elements_.assign(params_.size(), -1);  // refused
     }
     options_.row_elements = row_elements_.empty() ? nullptr : row_elements_.data();
+    if (!grads_.empty() && grads_.size() != params_.size()) {
+      grads_.assign(params_.size(), nullptr);  // refused
+    }
+    options_.grads = grads_.empty() ? nullptr : grads_.data();
     for (std::size_t i = 0; i < names_.size(); ++i) {
       if (!names_[i].empty()) params_[i].name = names_[i].c_str();
     }
@@ -479,6 +485,7 @@ class Model {
   std::vector<int64_t> shapes_;
   std::vector<int32_t> order_;
   std::vector<int64_t> row_elements_;
+  std::vector<void*> grads_;
   dt_reducer_options options_;
 };
 #endif

@@ -1622,6 +1622,20 @@ typedef struct dt_reducer_options {
                                    gradient comes by dt_reducer_ready_rows(), as that of an
                                    embedding of which a step uses some rows; 0: it is dense. Not of
                                    a shard. NULL: all are dense */
+  void* const* grads;          /**< [count of parameters], borrowed during the call: where each
+                                   gradient lies, in memory that the caller has, such as one array
+                                   of all: dt_reducer_grad() gives this, and it is reduced there,
+                                   without a copy. A bucket is one piece of memory: it also ends
+                                   where the next parameter in the order of the plan does not lie
+                                   directly before or behind the last one, on all ranks. What
+                                   travels in `wire` is copied, and may lie anywhere. The plan
+                                   follows `order`, or else the reverse order of registration, and
+                                   stays. On GPUs memory of the rank's GPU. It is the reducer's
+                                   from a gradient's dt_reducer_ready() to dt_reducer_finish(), on
+                                   GPUs until that one's stream has come to it, and after a failure
+                                   until the communicator is destroyed. Not of a shard. NULL: of
+                                   parameters without elements, or that come as rows. NULL for all:
+                                   gradients lie in dt's memory */
 } dt_reducer_options;
 
 /** Sets struct_size and zeroes the rest. @param options may not be NULL. @thread any */
@@ -1687,10 +1701,11 @@ DT_API dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_
  *                    stage 2 or 3 it waits for the reduction that used the memory before in this
  *                    step. Call this for each stream that writes, and before it does.
  * @param out_pointer [count] elements, aligned to 256 bytes, valid until dt_reducer_rebuild() says
- *                    that it changed, or the reducer is destroyed. With a shard of stage 2 or 3 the
- *                    memory is valid until the step's last dt_reducer_ready() of the gradient, and
- *                    its values are undefined before the first, so call this in each step; over
- *                    host memory the call may wait for an earlier bucket's reduction.
+ *                    that it changed, or the reducer is destroyed; or what dt_reducer_options.grads
+ *                    says. With a shard of stage 2 or 3 the memory is valid until the step's last
+ *                    dt_reducer_ready() of the gradient, and its values are undefined before the
+ *                    first, so call this in each step; over host memory the call may wait for an
+ *                    earlier bucket's reduction.
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT; from stage 2 on DT_ERR_INVALID_STATE after
  *         dt_reducer_ready() of it in this step, DT_ERR_OUT_OF_MEMORY, any communicator error, and
  *         on GPUs DT_ERR_INVALID_ARGUMENT for a stream that records a CUDA graph.
@@ -1805,7 +1820,8 @@ typedef struct dt_bucket {
   int32_t param_count;   /**< parameters in it */
   const int32_t* params; /**< [param_count] their indices, in the order of memory */
   void* data;            /**< [count] elements: gradients, each at a multiple of 256 bytes, and
-                              padding of any value between them */
+                              padding of any value between them; with dt_reducer_options.grads one
+                              behind the other */
   int64_t count;         /**< elements, with padding */
   dt_stream stream;      /**< on GPUs: the gradients are complete in its order, and what the hook
                               enqueues there is in order with its works; else NULL */

@@ -955,6 +955,7 @@ struct ReducerOptions {
   double predivide = 0;
   std::vector<int32_t> order;        /**< empty: none */
   std::vector<int64_t> row_elements; /**< empty: all are dense */
+  std::vector<void*> grads;          /**< empty: gradients lie in dt's memory */
 };
 
 /** Fields as in dt_power_sgd_options; zero is the default of each. */
@@ -1112,6 +1113,10 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
       throw std::invalid_argument("ReducerOptions::row_elements: give a number for each parameter");
     }
     c_options.row_elements = options.row_elements.empty() ? nullptr : options.row_elements.data();
+    if (!options.grads.empty() && options.grads.size() != param_count) {
+      throw std::invalid_argument("ReducerOptions::grads: give a place for each parameter");
+    }
+    c_options.grads = options.grads.empty() ? nullptr : options.grads.data();
     c_options.bucket_cap_bytes = options.bucket_cap_bytes;
     c_options.first_bucket_bytes = options.first_bucket_bytes;
     return c_options;

@@ -181,6 +181,11 @@ dt_status dt_shard_create(dt_comm* comm, const dt_param* params, int32_t count,
           "options->reducer->row_elements is set; a shard's gradients are dense: give rows to a "
           "dt_reducer, or to servers (dt_ps_open)");
     }
+    if (!chosen.reducer.places.empty()) {
+      return call.invalid(
+          "options->reducer->grads is set; a shard cuts its buckets anew for each number of ranks, "
+          "so its gradients lie where dt_reducer_grad() says");
+    }
     if (chosen.reducer.static_graph) {
       return call.invalid(
           "options->reducer->static_graph is 1; a shard learns nothing from its first step: say "

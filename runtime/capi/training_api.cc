@@ -120,6 +120,55 @@ Result<std::vector<int32_t>> read_order(const Call& call, const char* options, c
   return std::vector<int32_t>(order, order + count);
 }
 
+/// Where the caller's gradients lie, which must not overlap.
+Result<std::vector<char*>> read_places(const Call& call, const CommObject& on, const char* options,
+                                       void* const* grads, const int64_t* row_elements,
+                                       std::span<const training::Param> params) {
+  std::vector<char*> places;
+  if (grads == nullptr) return places;
+  const auto gpu = on.comm->backend().device();
+  std::vector<size_t> by_place;
+  for (size_t i = 0; i < params.size(); ++i) {
+    auto* const place = static_cast<char*>(grads[i]);
+    places.push_back(place);
+    if (params[i].count == 0 || (row_elements != nullptr && row_elements[i] > 0)) continue;
+    const char* const name = params[i].name.c_str();
+    if (place == nullptr) {
+      return call.invalid("%s->grads[%zu] (\"%s\") is NULL; say where the gradient lies", options,
+                          i, name);
+    }
+    const int64_t element = dtype_bytes(params[i].dtype);
+    if (reinterpret_cast<uintptr_t>(place) % static_cast<uintptr_t>(element) != 0) {
+      return call.invalid(
+          "%s->grads[%zu] (\"%s\") is %p, no multiple of the %lld bytes of its "
+          "elements",
+          options, i, name, static_cast<void*>(place), static_cast<long long>(element));
+    }
+    if (gpu != nullptr) {
+      DT_TRY_VALUE(const cuda::PointerInfo info, gpu->pointer_info(place));
+      if (info.memory == cuda::Memory::kHost || info.memory == cuda::Memory::kPinned) {
+        return call.invalid(
+            "%s->grads[%zu] (\"%s\") is in memory of the host; give memory of the "
+            "rank's GPU",
+            options, i, name);
+      }
+    }
+    by_place.push_back(i);
+  }
+  std::sort(by_place.begin(), by_place.end(),
+            [&](size_t a, size_t b) { return places[a] < places[b]; });
+  for (size_t at = 1; at < by_place.size(); ++at) {
+    const size_t one = by_place[at - 1];
+    const size_t next = by_place[at];
+    if (places[one] + params[one].count * dtype_bytes(params[one].dtype) <= places[next]) continue;
+    return call.invalid(
+        "%s->grads[%zu] (\"%s\") and [%zu] (\"%s\") share memory; give each gradient "
+        "its own",
+        options, one, params[one].name.c_str(), next, params[next].name.c_str());
+  }
+  return places;
+}
+
 }  // namespace
 
 Status check_path(const Call& call, const char* path) {
@@ -189,6 +238,8 @@ Result<training::Reducer::Options> read_reducer_options(const Call& call, const 
   chosen.static_graph = asked.static_graph != 0;
   chosen.divide_by_users = asked.divide_by_users != 0;
   chosen.predivide = asked.predivide;
+  DT_TRY_VALUE(chosen.places,
+               read_places(call, on, argument, asked.grads, asked.row_elements, params));
   DT_TRY_VALUE(chosen.order, read_order(call, argument, asked.order, params.size()));
   chosen.wire_8bit = asked.wire == DT_WIRE_8BIT;
   if (asked.wire == DT_WIRE_F16 || asked.wire == DT_WIRE_BF16) {

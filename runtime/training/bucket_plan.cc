@@ -72,4 +72,63 @@ BucketPlan plan_buckets(std::span<const PlanParam> params, std::span<const int64
   return plan;
 }
 
+std::vector<Neighbour> find_neighbours(std::span<const PlanParam> params,
+                                       std::span<const int32_t> order,
+                                       std::span<char* const> places) {
+  std::vector<Neighbour> found;
+  const PlanParam* last = nullptr;
+  uintptr_t begin = 0, end = 0;  // of the last one
+  for (const int32_t index : order) {
+    const PlanParam& param = params[static_cast<size_t>(index)];
+    if (param.count == 0) {
+      found.push_back(Neighbour::kAny);
+      continue;
+    }
+    const auto place = reinterpret_cast<uintptr_t>(places[static_cast<size_t>(index)]);
+    const uintptr_t behind = place + static_cast<uintptr_t>(param.count * dtype_bytes(param.dtype));
+    const bool alike = last != nullptr && last->dtype == param.dtype;
+    found.push_back(alike && behind == begin ? Neighbour::kBefore
+                    : alike && place == end  ? Neighbour::kBehind
+                                             : Neighbour::kNone);
+    last = &param;
+    begin = place;
+    end = behind;
+  }
+  return found;
+}
+
+std::vector<std::vector<int32_t>> plan_in_place(std::span<const PlanParam> params,
+                                                std::span<const int64_t> caps,
+                                                std::span<const int32_t> order,
+                                                std::span<const Neighbour> neighbours) {
+  std::vector<std::vector<int32_t>> buckets;
+  std::vector<std::pair<Dtype, size_t>> seen;  // buckets of each dtype so far
+  auto count_of = [&](Dtype dtype) -> size_t& {
+    for (auto& [each, count] : seen) {
+      if (each == dtype) return count;
+    }
+    return seen.emplace_back(dtype, 0).second;
+  };
+  Dtype dtype = Dtype::kF32;  // of the last bucket, like the next two
+  int64_t bytes = 0;
+  int64_t cap = 0;
+  for (size_t position = 0; position < order.size(); ++position) {
+    const PlanParam& param = params[static_cast<size_t>(order[position])];
+    if (param.sparse) continue;
+    const bool joins = !buckets.empty() && param.dtype == dtype &&
+                       neighbours[position] != Neighbour::kNone &&
+                       (bytes < cap || param.count == 0);
+    if (!joins) {
+      size_t& count = count_of(param.dtype);
+      cap = caps[std::min(count++, caps.size() - 1)];
+      dtype = param.dtype;
+      bytes = 0;
+      buckets.emplace_back();
+    }
+    buckets.back().push_back(order[position]);
+    bytes += param.count * dtype_bytes(dtype);
+  }
+  return buckets;
+}
+
 }  // namespace dt::training

@@ -37,6 +37,23 @@ struct BucketPlan {
 BucketPlan plan_buckets(std::span<const PlanParam> params, std::span<const int64_t> caps,
                         std::span<const int32_t> order);
 
+/// Where a gradient lies beside the one before it in the order of a plan.
+enum class Neighbour : int8_t { kNone, kBefore, kBehind, kAny };
+
+/// Of gradients that lie where `places` says, for each position in `order`: kBefore and kBehind
+/// where it ends at the other one's begin or begins at its end, and both have one dtype. Those
+/// without elements lie beside anything (kAny), and are not the other one.
+std::vector<Neighbour> find_neighbours(std::span<const PlanParam> params,
+                                       std::span<const int32_t> order,
+                                       std::span<char* const> places);
+
+/// As plan_buckets() with an order, but a bucket is one piece of memory: it also closes where the
+/// next gradient is no neighbour. Sparse parameters are in none.
+std::vector<std::vector<int32_t>> plan_in_place(std::span<const PlanParam> params,
+                                                std::span<const int64_t> caps,
+                                                std::span<const int32_t> order,
+                                                std::span<const Neighbour> neighbours);
+
 /// Bytes that every gradient's place in a bucket is aligned to: a pair of cache lines, and what
 /// NCCL likes.
 inline constexpr int64_t kGradientAlignment = 256;

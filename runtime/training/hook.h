@@ -19,6 +19,7 @@ struct HookBucket {
   int32_t index = 0;  ///< in launch order
   bool last = false;
   std::span<const int32_t> params;
+  std::span<const int64_t> starts;  ///< of each of these, in elements of `data`
   void* data = nullptr;
   int64_t count = 0;  ///< elements, with padding
   Dtype dtype = Dtype::kF32;

@@ -91,6 +91,7 @@ Status Reducer::check_model() {
   const uint64_t order =
       fnv1a(14695981039346656037u, options_.order.data(), options_.order.size() * sizeof(int32_t));
   rows.push_back(option_row("order, as a hash", static_cast<int64_t>(order)));
+  rows.push_back(option_row("grads, given", !options_.places.empty()));
   rows.push_back(option_row("check_steps", options_.check_steps));
   if (options_.by_units()) {
     rows.push_back(option_row("stage", options_.stage));

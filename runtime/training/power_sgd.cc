@@ -125,12 +125,10 @@ void PowerSgd::begin(const HookBucket& bucket, Step* step) {
   step->whole.clear();
   step->compressed.clear();
   step->matrices.clear();
-  auto* at = static_cast<char*>(bucket.data);
-  for (const int32_t index : bucket.params) {
-    const auto param = static_cast<size_t>(index);
-    const auto [n, m, dtype] = matrices_[param];
-    auto* const data = reinterpret_cast<float*>(at);
-    at += round_up_to(n * m * dtype_bytes(dtype), kGradientBytes);
+  for (size_t i = 0; i < bucket.params.size(); ++i) {
+    const auto param = static_cast<size_t>(bucket.params[i]);
+    const auto& [n, m, dtype] = matrices_[param];
+    auto* const data = static_cast<float*>(bucket.data) + bucket.starts[i];
     if (!compresses(param)) {
       step->whole.emplace_back(data, n * m);
       continue;

@@ -126,6 +126,8 @@ Result<std::unique_ptr<Reducer>> Reducer::create(std::shared_ptr<comm::Communica
     order = options.order;
     reducer->asked_to_rebuild_ = true;
   }
+  reducer->order_ = order;
+  DT_TRY(reducer->find_neighbours());
   DT_TRY(reducer->lay_out(order));
   reducer->make_tuner();
   return reducer;

@@ -98,10 +98,13 @@ class Reducer {
     double predivide = 0;          ///< divides gradients before they are summed; 0: nothing does
     std::vector<int32_t> order;    ///< to plan by, and not to be rebuilt; empty: reverse
     std::optional<Dtype> wire;     ///< what gradients of f32 travel as
-    bool wire_8bit = false;        ///< or in blocks of 8 bits, with error feedback; no shards
-    int64_t check_steps = 0;       ///< how often what is watched is compared; 0: never
-    int32_t stage = -1;            ///< of a shard; -1: there is none
-    int32_t prefetch = 0;          ///< of a shard; only compared between ranks
+    /// By parameter: where the caller's gradients lie, in which they are reduced; the plan stays.
+    /// Empty: gradients lie in dt's memory. Not of shards.
+    std::vector<char*> places;
+    bool wire_8bit = false;   ///< or in blocks of 8 bits, with error feedback; no shards
+    int64_t check_steps = 0;  ///< how often what is watched is compared; 0: never
+    int32_t stage = -1;       ///< of a shard; -1: there is none
+    int32_t prefetch = 0;     ///< of a shard; only compared between ranks
     /// So many ranks, one after the other, have all pieces among them: a replica. A divisor of the
     /// communicator's size; 0: all ranks.
     int32_t shard_ranks = 0;
@@ -269,7 +272,13 @@ class Reducer {
   /// Collective.
   Status lay_out(const std::vector<int32_t>& order);
   void lay_out(int32_t bucket, char* memory);
-  static int64_t data_bytes(const ShardBucket& bucket);
+  /// Collective: which gradients in the caller's memory lie side by side on all ranks.
+  Status find_neighbours();
+  std::vector<ShardBucket> plan_in_place(std::span<const PlanParam> params,
+                                         std::span<const int64_t> caps,
+                                         const std::vector<int32_t>& order) const;
+  /// Of dt's memory for a bucket's gradients.
+  int64_t data_bytes(const ShardBucket& bucket) const;
   int64_t own_bytes(const ShardBucket& bucket) const;
   /// Collective: the least or largest of the ranks' numbers.
   Result<int64_t> agree(int64_t mine, ReduceOp op, const char* name);
@@ -279,6 +288,11 @@ class Reducer {
     return options_.wire.has_value() && bucket.dtype == Dtype::kF32;
   }
   bool is_quantized(Dtype dtype) const { return options_.wire_8bit && dtype == Dtype::kF32; }
+  /// In memory of its own, as another dtype.
+  bool travels_apart(Dtype dtype) const {
+    return dtype == Dtype::kF32 && (options_.wire.has_value() || options_.wire_8bit);
+  }
+  bool travels_apart(const ShardBucket& bucket) const { return travels_apart(bucket.dtype); }
   QuantizedParts parts_of(const ShardBucket& bucket) const {
     return {8, comm_->size(), bucket.count};
   }
@@ -312,6 +326,8 @@ class Reducer {
   Status allocate_errors();
   /// On GPUs, between the errors there and a copy on the host. Waits for the GPU.
   Status copy_errors(std::vector<std::vector<float>>* on_host, bool up);
+  /// Where the bucket begins in the caller's memory, or anywhere if it has no elements.
+  char* begin_in_place(const ShardBucket& bucket) const;
   /// Lays the bucket, and the slots of its parameters, into memory.
   void place(Bucket& bucket, char* memory);
   /// Pooled: gives the bucket memory for this step.
@@ -418,7 +434,9 @@ class Reducer {
   Status tune();
   /// Collective: the plan by that order, and where a cap has its result by the next one.
   Result<bool> plan_anew(const std::vector<int32_t>& order);
-  bool can_move() const { return !views_given_.load(std::memory_order_relaxed); }
+  bool can_move() const {
+    return !options_.places.empty() || !views_given_.load(std::memory_order_relaxed);
+  }
   /// Collective, where a check is due.
   Status check_watched(cuda::Stream stream);
   Status first_difference(const std::vector<char>& tables, size_t length,
@@ -443,6 +461,7 @@ class Reducer {
   std::vector<std::unique_ptr<Bucket>> buckets_;
   std::vector<Slot> slots_;
   std::vector<int32_t> order_;          // that lay_out() was given
+  std::vector<Neighbour> neighbours_;   // with options_.places: by position in `order_`
   std::vector<int32_t> arrivals_;       // parameters as they became ready in this step
   std::vector<int32_t> last_arrivals_;  // of the last complete step
   std::atomic<int32_t> arrived_{0};     // used of arrivals_

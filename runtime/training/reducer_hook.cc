@@ -87,6 +87,7 @@ Status Reducer::call_hook(Bucket& bucket, int32_t stage) {
   view.index = static_cast<int32_t>(at - buckets_.begin());
   view.last = at + 1 == buckets_.end();
   view.params = bucket.params;
+  view.starts = bucket.starts;
   view.data = bucket.data;
   view.count = bucket.count;
   view.dtype = bucket.dtype;

@@ -20,7 +20,8 @@ int64_t round_up(int64_t value, int64_t multiple) {
 
 }  // namespace
 
-int64_t Reducer::data_bytes(const ShardBucket& bucket) {
+int64_t Reducer::data_bytes(const ShardBucket& bucket) const {
+  if (!options_.places.empty()) return 0;
   return round_up(bucket.count * dtype_bytes(bucket.dtype), kGradientAlignment);
 }
 
@@ -45,6 +46,7 @@ std::vector<ShardBucket> Reducer::plan(const std::vector<int32_t>& order, int64_
   const int64_t first = options_.tune_steps > 0 ? std::min(options_.first_bucket_bytes, cap_bytes)
                                                 : options_.first_bucket_bytes;
   const int64_t caps[] = {first, cap_bytes};
+  if (!options_.places.empty()) return plan_in_place(plan_params, caps, order);
   std::vector<ShardBucket> buckets;
   for (auto& indices : plan_buckets(plan_params, caps, order).buckets) {
     if (params_[static_cast<size_t>(indices[0])].row_elements > 0)
@@ -59,6 +61,72 @@ std::vector<ShardBucket> Reducer::plan(const std::vector<int32_t>& order, int64_
     bucket.cuts = {0, bucket.count};
   }
   return buckets;
+}
+
+/// What travels in the caller's memory has its places there; what travels as another dtype has
+/// places as in dt's memory, but in what travels alone.
+std::vector<ShardBucket> Reducer::plan_in_place(std::span<const PlanParam> params,
+                                                std::span<const int64_t> caps,
+                                                const std::vector<int32_t>& order) const {
+  std::vector<ShardBucket> buckets;
+  for (auto& indices : training::plan_in_place(params, caps, order, neighbours_)) {
+    ShardBucket& bucket = buckets.emplace_back();
+    bucket.dtype = params_[static_cast<size_t>(indices[0])].dtype;
+    const int64_t element = dtype_bytes(bucket.dtype);
+    auto place_of = [&](int32_t index) {
+      return reinterpret_cast<intptr_t>(options_.places[static_cast<size_t>(index)]);
+    };
+    auto count_of = [&](int32_t index) { return params_[static_cast<size_t>(index)].count; };
+    if (!travels_apart(bucket)) {
+      std::stable_sort(indices.begin(), indices.end(),
+                       [&](int32_t a, int32_t b) { return place_of(a) < place_of(b); });
+    }
+    const auto first = std::find_if(indices.begin(), indices.end(),
+                                    [&](int32_t index) { return count_of(index) > 0; });
+    for (const int32_t index : indices) {
+      const int64_t count = count_of(index);
+      if (travels_apart(bucket)) {
+        bucket.starts.push_back(bucket.count);
+        bucket.count += padded_count(count, bucket.dtype);
+      } else {
+        bucket.starts.push_back(count > 0 ? (place_of(index) - place_of(*first)) / element : 0);
+        bucket.count += count;
+      }
+    }
+    bucket.params = std::move(indices);
+    bucket.cuts = {0, bucket.count};
+  }
+  return buckets;
+}
+
+/// What lies side by side on one rank alone would make other buckets there.
+Status Reducer::find_neighbours() {
+  if (options_.places.empty()) return {};
+  std::vector<PlanParam> plan_params;
+  for (const Param& param : params_) {
+    plan_params.push_back({param.count, param.dtype, -1, param.row_elements > 0});
+  }
+  neighbours_ = training::find_neighbours(plan_params, order_, options_.places);
+  // The least and, with the sign changed, the largest of each over the ranks.
+  std::vector<int8_t> ends;
+  for (const Neighbour each : neighbours_) ends.push_back(static_cast<int8_t>(each));
+  for (const Neighbour each : neighbours_) {
+    ends.push_back(static_cast<int8_t>(-static_cast<int8_t>(each)));
+  }
+  Collective collective;
+  collective.kind = Kind::kAllreduce;
+  collective.dtype = Dtype::kI8;
+  collective.op = ReduceOp::kMin;
+  collective.send = collective.recv = ends.data();
+  collective.count = static_cast<int64_t>(ends.size());
+  collective.name = "neighbours in memory";
+  DT_TRY(comm_->run_on_host(collective));
+  for (size_t i = 0; i < neighbours_.size(); ++i) {
+    const PlanParam& param = plan_params[static_cast<size_t>(order_[i])];
+    if (ends[i] != -ends[neighbours_.size() + i]) neighbours_[i] = Neighbour::kNone;
+    if (travels_apart(param.dtype)) neighbours_[i] = Neighbour::kAny;
+  }
+  return {};
 }
 
 Status Reducer::lay_out(const std::vector<int32_t>& order) {
@@ -127,7 +195,7 @@ void Reducer::lay_out(int32_t index, char* memory) {
     slot.offset = std::clamp<int64_t>(from - slot.start, 0, params_[param].count);
     slot.count = std::clamp<int64_t>(to - slot.start, 0, params_[param].count) - slot.offset;
     slot.own = bucket.own + (slot.start + slot.offset - from) * element;
-    if (slot.result == slot.data) slot.result = nullptr;
+    if (slot.result == slot.data && options_.places.empty()) slot.result = nullptr;
   }
   if (!options_.pooled()) place(bucket, memory);
 }
@@ -162,7 +230,8 @@ Status Reducer::agree_on_memory(const Status& mine) {
 }
 
 Status Reducer::rebuild_after_first_step() {
-  if (asked_to_rebuild_ || !options_.rebuild || options_.find_unused || options_.by_units()) {
+  if (asked_to_rebuild_ || !options_.rebuild || options_.find_unused || options_.by_units() ||
+      !options_.places.empty()) {
     return {};
   }
   asked_to_rebuild_ = true;
@@ -191,6 +260,8 @@ Result<bool> Reducer::rebuild() {
                   "dt_reducer_rebuild: inside a step; call it after dt_reducer_finish");
   }
   if (options_.by_units()) return false;  // where pieces lie is part of what their owners keep
+  if (!options_.places.empty())
+    return false;  // another order could only cut memory into more parts
   DT_TRY_VALUE(const std::vector<int32_t> order, agree_on_order());
   DT_TRY_VALUE(const bool changed, plan_anew(order));
   statistics_.with([](Statistics& s) { s.rebuilt = true; });

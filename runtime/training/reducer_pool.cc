@@ -12,10 +12,18 @@ constexpr size_t kUnderWay = 2;  // reductions that keep memory before a further
 
 }  // namespace
 
+char* Reducer::begin_in_place(const ShardBucket& bucket) const {
+  for (size_t i = 0; i < bucket.params.size(); ++i) {
+    const auto index = static_cast<size_t>(bucket.params[i]);
+    if (params_[index].count > 0) return options_.places[index];
+  }
+  return static_cast<char*>(memory_);
+}
+
 /// The gradients, aligned, and behind them what travels.
 void Reducer::place(Bucket& bucket, char* memory) {
   const int64_t element = dtype_bytes(bucket.dtype);
-  bucket.data = memory;
+  bucket.data = options_.places.empty() ? memory : begin_in_place(bucket);
   bucket.wire = has_wire(bucket) ? memory + data_bytes(bucket) : nullptr;
   const bool quantized = is_quantized(bucket.dtype);
   if (quantized) {
@@ -27,7 +35,9 @@ void Reducer::place(Bucket& bucket, char* memory) {
   }
   for (const int32_t index : bucket.params) {
     Slot& slot = slots_[static_cast<size_t>(index)];
-    slot.data = bucket.data + slot.start * element;
+    const bool own = options_.places.empty() || params_[static_cast<size_t>(index)].count == 0;
+    slot.data =
+        own ? bucket.data + slot.start * element : options_.places[static_cast<size_t>(index)];
     slot.wire = slot.received = nullptr;
     if (quantized) {
       const int64_t at = kernels::quantized_bytes(slot.start / kernels::kQuantBlock, 8);

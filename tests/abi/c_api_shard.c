@@ -74,6 +74,11 @@ static void check_options(const fixture* f, const dt_param* params) {
   gradients.row_elements = row_elements;
   REFUSES("row_elements", dt_shard_create(f->comm, params, 2, &options, &untouched));
   gradients.row_elements = NULL;
+  float weight[3];
+  void* const grads[] = {weight, NULL};
+  gradients.grads = grads;
+  REFUSES("options->reducer->grads", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  gradients.grads = NULL;
   gradients.tune_steps = 3;
   REFUSES("tune_steps", dt_shard_create(f->comm, params, 2, &options, &untouched));
   gradients.tune_steps = 0;

@@ -70,6 +70,15 @@ static void check_create(const fixture* f) {
   options.row_elements = &bad_elements[0];
   REFUSES("row_elements[1]", dt_reducer_create(f->comm, params, 2, &options, &untouched));
   options.row_elements = NULL;
+  double own[4];
+  void* grads[] = {own, NULL};
+  options.grads = grads;
+  REFUSES("grads[1]", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  grads[1] = (char*)own + 4;
+  REFUSES("no multiple", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  grads[1] = own;
+  REFUSES("share memory", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  options.grads = NULL;
   static const int32_t twice[] = {1, 1};
   options.order = twice;
   REFUSES("order[1]", dt_reducer_create(f->comm, params, 2, &options, &untouched));

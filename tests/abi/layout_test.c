@@ -118,7 +118,7 @@ DT_FIELD(dt_power_sgd_options, no_error_feedback, 24, 4);
 DT_FIELD(dt_power_sgd_options, cold_start, 28, 4);
 DT_FIELD(dt_power_sgd_options, seed, 32, 8);
 
-DT_SIZE(dt_reducer_options, 72);
+DT_SIZE(dt_reducer_options, 80);
 DT_FIELD(dt_reducer_options, struct_size, 0, 4);
 DT_FIELD(dt_reducer_options, sum, 4, 4);
 DT_FIELD(dt_reducer_options, bucket_cap_bytes, 8, 8);
@@ -132,6 +132,7 @@ DT_FIELD(dt_reducer_options, order, 48, 8);
 DT_FIELD(dt_reducer_options, static_graph, 56, 4);
 DT_FIELD(dt_reducer_options, tune_steps, 60, 4);
 DT_FIELD(dt_reducer_options, row_elements, 64, 8);
+DT_FIELD(dt_reducer_options, grads, 72, 8);
 
 DT_SIZE(dt_shard_options, 64);
 DT_FIELD(dt_shard_options, struct_size, 0, 4);

@@ -284,6 +284,33 @@ TEST_CASE("norm: near the plain sum, and the same bits every time") {
   }
 }
 
+TEST_CASE("norm: the same bits wherever the tensor begins") {
+  constexpr int64_t kCount = 20'011;
+  for (const Dtype dtype : kFloats) {
+    Random random(7);
+    Bytes values(static_cast<size_t>(kCount * dtype_bytes(dtype)));
+    for (int64_t i = 0; i < kCount; ++i) {
+      encode(dtype, rounded(dtype, static_cast<double>(random.next() % 4096) / 4096),
+             &values[static_cast<size_t>(i * dtype_bytes(dtype))]);
+    }
+    const DeviceBytes out(&gpu(), size_t{4});
+    float first = 0;
+    for (int64_t behind = 0; behind < 9; ++behind) {
+      Bytes content(static_cast<size_t>(behind * dtype_bytes(dtype)));
+      content.insert(content.end(), values.begin(), values.end());
+      const DeviceBytes memory(&gpu(), content);
+      const dt::kernels::Tensor tensor[] = {{memory.at(behind * dtype_bytes(dtype)), kCount, 0}};
+      const auto list = must(gpu().kernels->prepare(tensor));
+      must(gpu().kernels->squared_norm(*list, dtype, static_cast<float*>(out.at()), nullptr,
+                                       gpu().stream));
+      const float norm = float_of(out);
+      if (behind == 0) first = norm;
+      CAPTURE(behind);
+      CHECK(norm == first);
+    }
+  }
+}
+
 TEST_CASE("norm: one infinity or NaN anywhere is found") {
   for (const Dtype dtype : kFloats) {
     for (const double bad : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {

@@ -16,6 +16,7 @@ constexpr int32_t kWireParams = sizeof kCounts / sizeof *kCounts;
 
 using Gradients = std::vector<std::vector<float>>;
 
+/// Of which the mean has rounding errors, and one is infinite.
 std::vector<float> gradient(int step, int rank, int32_t param) {
   std::vector<float> values(static_cast<size_t>(kCounts[param]));
   for (size_t i = 0; i < values.size(); ++i) {
@@ -26,23 +27,34 @@ std::vector<float> gradient(int step, int rank, int32_t param) {
   return values;
 }
 
-/// A reducer, and gradients in the memory of its communicator.
+/// A reducer, and gradients in the memory of its communicator: an array of each, or one of all, in
+/// which they are reduced.
 class Reducing {
  public:
-  Reducing(Session* session, dt_comm* comm, bool on_host) : session_(session), on_host_(on_host) {
+  Reducing(Session* session, dt_comm* comm, dt_wire wire, bool on_host, bool flat)
+      : session_(session), on_host_(on_host), flat_(flat) {
     std::vector<dt_param> params(kWireParams, dt_param{});
+    int64_t total = 0;
+    for (const int64_t count : kCounts) total += count;
+    auto* next = flat ? static_cast<float*>(session->memory(total * 4)) : nullptr;
+    std::vector<void*> places;
     for (int32_t p = 0; p < kWireParams; ++p) {
       params[static_cast<size_t>(p)].count = kCounts[p];
       params[static_cast<size_t>(p)].dtype = DT_F32;
       own_.emplace_back(static_cast<size_t>(kCounts[p]));
-      auto* const data = on_host ? own_.back().data() : session->memory(kCounts[p] * 4 + 4);
+      void* const data = flat      ? next
+                         : on_host ? own_.back().data()
+                                   : session->memory(kCounts[p] * 4 + 4);
       gradients_.push_back(static_cast<float*>(data));
+      places.push_back(data);
+      if (flat) next += kCounts[p];
     }
     dt_reducer_options options;
     dt_reducer_options_init(&options);
-    options.wire = DT_WIRE_8BIT;
+    options.wire = wire;
     options.first_bucket_bytes = 1 << 14;
     options.bucket_cap_bytes = 1 << 16;
+    if (flat) options.grads = places.data();
     need(dt_reducer_create(comm, params.data(), kWireParams, &options, &reducer_));
   }
   ~Reducing() { dt_reducer_destroy(reducer_); }
@@ -57,7 +69,7 @@ class Reducing {
       const auto bytes = static_cast<int64_t>(values.size() * sizeof(float));
       if (!on_host_) session_->write(to, values.data(), bytes);
       if (on_host_ && bytes > 0) std::memcpy(to, values.data(), static_cast<size_t>(bytes));
-      need(dt_reducer_ready(reducer_, p, to, stream));
+      need(dt_reducer_ready(reducer_, p, flat_ ? nullptr : to, stream));
     }
     need(dt_reducer_finish(reducer_, stream));
     if (on_host_) return own_;
@@ -73,19 +85,44 @@ class Reducing {
  private:
   Session* const session_;
   const bool on_host_;
+  const bool flat_;
   Gradients own_;
   std::vector<float*> gradients_;
   dt_reducer* reducer_ = nullptr;
 };
 
+/// Means in an array of all gradients, and in the reducer's own memory.
+void check_flat(Session* session) {
+  const bool on_host = session->gpu() == nullptr;
+  if (on_host) return;  // its session has no memory
+  Reducing tested(session, session->comm(), DT_WIRE_SAME, on_host, /*flat=*/true);
+  Reducing reference(session, session->comm(), DT_WIRE_SAME, on_host, /*flat=*/false);
+  for (int step = 0; step < kWireSteps; ++step) {
+    const Gradients found = tested.step(step);
+    const Gradients wanted = reference.step(step);
+    for (size_t p = 0; p < found.size(); ++p) {
+      for (size_t i = 0; i < found[p].size(); ++i) {
+        if (found[p][i] == wanted[p][i] || std::abs(found[p][i] - wanted[p][i]) < 1e-5F) continue;
+        std::fprintf(stderr,
+                     "rank %d: one array, step %d: element %zu of gradient %zu is %g, not %g\n",
+                     session->rank(), step, i, p, static_cast<double>(found[p][i]),
+                     static_cast<double>(wanted[p][i]));
+        std::_Exit(1);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void check_wire(Session* session) {
+  check_flat(session);
   dt_comm* host = nullptr;
   need(dt_comm_host(session->comm(), &host));
   {
-    Reducing tested(session, session->comm(), session->gpu() == nullptr);
-    Reducing reference(session, host, /*on_host=*/true);
+    Reducing tested(session, session->comm(), DT_WIRE_8BIT, session->gpu() == nullptr,
+                    /*flat=*/false);
+    Reducing reference(session, host, DT_WIRE_8BIT, /*on_host=*/true, /*flat=*/false);
     for (int step = 0; step < kWireSteps; ++step) {
       const Gradients found = tested.step(step);
       const Gradients wanted = reference.step(step);

@@ -60,6 +60,7 @@ struct Model {
   std::vector<dt_param> params;
   dt_reducer_options options;
   bool views = false;  ///< gradients in place where a rank wants that
+  bool flat = false;   ///< gradients lie in an array of the trainer's own
   int hook = 0;        ///< 0: none
   int stage = -1;      ///< of a shard, with the next three; -1: none
   int shard_ranks = 0;
@@ -102,10 +103,60 @@ struct Model {
     }
     shard_ranks = draws.below(3);
     if (stage < 0 && hook == 0 && draws.one_in(3)) options.wire = DT_WIRE_8BIT;
+    flat = stage < 0 && draws.one_in(3);
   }
   size_t size() const { return params.size(); }
   bool knows_users() const { return options.find_unused != 0 || options.static_graph != 0; }
   int uses(size_t param) const { return std::max(params[param].uses, 1); }
+};
+
+/// One array of all gradients: in the order of the parameters, in reverse or in any, with gaps here
+/// and there, some of them on one rank alone.
+class FlatArray {
+ public:
+  FlatArray(const Model& model, unsigned seed, int rank) {
+    Draws draws{seed, 4711};
+    Draws own{seed, 4711, static_cast<unsigned>(rank)};
+    std::vector<size_t> order(model.size());
+    for (size_t p = 0; p < order.size(); ++p) order[p] = p;
+    const int kind = draws.below(3);
+    if (kind == 1) std::reverse(order.begin(), order.end());
+    if (kind == 2) std::shuffle(order.begin(), order.end(), draws.engine());
+    std::vector<size_t> begins(model.size());
+    size_t at = static_cast<size_t>(own.below(4)) * 8;
+    for (const size_t p : order) {
+      const auto element = static_cast<size_t>(dt_dtype_bytes(model.params[p].dtype));
+      if (draws.one_in(4) || own.one_in(16)) at += element;
+      at = (at + element - 1) / element * element;
+      begins[p] = at;
+      at += static_cast<size_t>(model.params[p].count) * element;
+    }
+    bytes_.assign(at + 8, kGap);
+    is_gap_.assign(bytes_.size(), true);
+    for (size_t p = 0; p < begins.size(); ++p) {
+      const dt_param& param = model.params[p];
+      const auto length = static_cast<size_t>(param.count * dt_dtype_bytes(param.dtype));
+      std::fill_n(is_gap_.begin() + static_cast<std::ptrdiff_t>(begins[p]), length, false);
+      grads_.push_back(length > 0 ? bytes_.data() + begins[p] : nullptr);
+    }
+  }
+  void* const* grads() const { return grads_.data(); }
+  bool holds(size_t param, const void* gradient) const {
+    return grads_[param] == nullptr || grads_[param] == gradient;
+  }
+  /// Whether nobody has written beside the gradients.
+  bool is_whole() const {
+    for (size_t i = 0; i < bytes_.size(); ++i) {
+      if (is_gap_[i] && bytes_[i] != kGap) return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr char kGap = 0x5b;
+  std::vector<char> bytes_;
+  std::vector<bool> is_gap_;
+  std::vector<void*> grads_;
 };
 
 /// What a rank says of a parameter in a pass.
@@ -175,7 +226,8 @@ struct BucketHook {
 
 class Trainer {
  public:
-  Trainer(const Rank& rank, unsigned seed) : rank_(rank), seed_(seed), model_(seed) {}
+  Trainer(const Rank& rank, unsigned seed)
+      : rank_(rank), seed_(seed), model_(seed), flat_(model_, seed, rank.rank) {}
   ~Trainer() {
     dt_reducer_destroy(reducer_);
     dt_shard_destroy(shard_);
@@ -198,8 +250,9 @@ class Trainer {
       RANK_TRY(dt_shard_create(rank_.world, model_.params.data(), count, &options, &shard_));
       RANK_TRY(dt_shard_reducer(shard_, &reducer_));
     } else {
-      RANK_TRY(
-          dt_reducer_create(rank_.world, model_.params.data(), count, &model_.options, &reducer_));
+      dt_reducer_options options = model_.options;
+      if (model_.flat) options.grads = flat_.grads();
+      RANK_TRY(dt_reducer_create(rank_.world, model_.params.data(), count, &options, &reducer_));
     }
     hook_ = {rank_.world, &model_};
     return model_.hook == 0 ? DT_OK : dt_reducer_set_hook(reducer_, &BucketHook::run, &hook_);
@@ -221,6 +274,7 @@ class Trainer {
       for (const size_t p : order) RANK_TRY(say(number, p, mine.passes[pass][p], last));
     }
     RANK_TRY(dt_reducer_finish(reducer_, nullptr));
+    if (!flat_.is_whole()) return DT_ERR_INTERNAL;
     return check(number);
   }
 
@@ -258,6 +312,7 @@ class Trainer {
     const dt_param& known = model_.params[param];
     if (in_place) {
       RANK_TRY(dt_reducer_grad(reducer_, static_cast<int32_t>(param), nullptr, out));
+      if (model_.flat && !flat_.holds(param, *out)) return DT_ERR_INTERNAL;
     } else {
       *out = fresh(param);
     }
@@ -340,6 +395,7 @@ class Trainer {
   const Rank& rank_;
   const unsigned seed_;
   const Model model_;
+  FlatArray flat_;
   dt_shard* shard_ = nullptr;
   dt_reducer* reducer_ = nullptr;
   BucketHook hook_;

@@ -114,7 +114,12 @@ namespace Dt
         int count;
         long gone;
 
-        internal ReducerHandle(long number) : base(number, Raw.NativePINVOKE.reducer_destroy) { }
+        readonly Pin[] gradients;  // that are reduced where they lie
+
+        internal ReducerHandle(long number, params Pin[] gradients) : base(number, Raw.NativePINVOKE.reducer_destroy)
+        {
+            this.gradients = gradients;
+        }
 
         HookCalls hook;
 
@@ -178,6 +183,7 @@ namespace Dt
             LetGo(Held);
             hook?.Dispose();
             Pin.Free(new List<Pin>(watched.Values).ToArray(), watched.Count);
+            Pin.Free(gradients, gradients.Length);
             return released;
         }
     }

@@ -68,6 +68,11 @@ namespace Dt
         /// <summary>For each parameter how many elements a row has of whose gradient a step has some rows
         /// only, see Reducer.ReadyRows; 0: it is dense; null: all are.</summary>
         public long[] RowElements { get; set; }
+        /// <summary>For each parameter where its gradient lies, in memory of your own, in which it is reduced,
+        /// without a copy: Reducer.Gradient gives that. Neighbours in one array, such as parts of a flat one,
+        /// share buckets. Arrays are pinned until the reducer is disposed of. An empty Tensor: the parameter
+        /// has no elements, or comes as rows; null: gradients lie in dt's memory.</summary>
+        public Tensor[] Gradients { get; set; }
         /// <summary>Divides gradients before they are summed; 0: averaged as AllReduce does.</summary>
         public double Predivide { get; set; }
         /// <summary>A bucket closes when it reaches this; 0: from the config.</summary>
@@ -140,7 +145,7 @@ namespace Dt
             : this(comm, Listed("Reducer", comm, parameters), options ?? new ReducerOptions()) { }
 
         Reducer(Comm comm, Param[] parameters, ReducerOptions options)
-            : base(new ReducerHandle(Created(comm, Packed(parameters, options))))
+            : base(Created(comm, parameters, options))
         {
             this.parameters = parameters;
             rowElements = (long[])options.RowElements?.Clone();
@@ -152,7 +157,41 @@ namespace Dt
             this.parameters = parameters;
         }
 
-        static long Created(Comm comm, byte[] packed) => Raw.Native.reducer_create(comm, packed, packed.Length);
+        static ReducerHandle Created(Comm comm, Param[] parameters, ReducerOptions options)
+        {
+            Tensor[] gradients = options.Gradients ?? new Tensor[0];
+            if (gradients.Length != 0 && gradients.Length != parameters.Length)
+            {
+                throw DtException.InvalidArgument("Reducer: options.Gradients has " + gradients.Length +
+                    " elements; give one for each of " + parameters.Length + " parameters");
+            }
+            Pin[] pins = new Pin[gradients.Length];
+            bool made = false;
+            try
+            {
+                for (int i = 0; i < pins.Length; ++i)
+                {
+                    Tensor gradient = gradients[i];
+                    if (gradient.IsNone) continue;
+                    if (gradient.Count != parameters[i].Count || gradient.Dtype != parameters[i].Dtype)
+                    {
+                        throw DtException.InvalidArgument("Reducer: options.Gradients[" + i + "] has " +
+                            gradient.Count + " elements of " + gradient.Dtype + "; give " + parameters[i].Count +
+                            " of " + parameters[i].Dtype);
+                    }
+                    pins[i].Set(gradient, 0);
+                }
+                byte[] packed = Packed(parameters, options, pins);
+                ReducerHandle reducer =
+                    new ReducerHandle(Raw.Native.reducer_create(comm, packed, packed.Length), pins);
+                made = true;
+                return reducer;
+            }
+            finally
+            {
+                if (!made) Pin.Free(pins, pins.Length);
+            }
+        }
 
         internal static Param[] Listed(string operation, Comm comm, IEnumerable<Param> parameters)
         {
@@ -162,14 +201,14 @@ namespace Dt
             return new List<Param>(parameters).ToArray();
         }
 
-        static byte[] Packed(Param[] parameters, ReducerOptions options)
+        static byte[] Packed(Param[] parameters, ReducerOptions options, Pin[] gradients)
         {
             Packer packer = new Packer();
-            Pack(packer, parameters, options);
+            Pack(packer, parameters, options, gradients);
             return packer.Take();
         }
 
-        internal static void Pack(Packer packer, Param[] parameters, ReducerOptions options)
+        internal static void Pack(Packer packer, Param[] parameters, ReducerOptions options, Pin[] gradients)
         {
             packer.AddNumber(options.Sum ? 1 : 0);
             packer.AddNumber(options.KeepPlan ? 1 : 0);
@@ -187,6 +226,8 @@ namespace Dt
             long[] rowElements = options.RowElements ?? new long[0];
             packer.AddNumber(rowElements.Length);
             foreach (long each in rowElements) packer.AddNumber(each);
+            packer.AddNumber(gradients.Length);
+            for (int i = 0; i < gradients.Length; ++i) packer.AddNumber(options.Gradients[i].AddressIn(gradients[i]));
             foreach (Param each in parameters)
             {
                 packer.AddNumber(each.Count);

@@ -149,7 +149,12 @@ namespace Dt
             foreach (long each in granules) packer.AddNumber(each);
             packer.AddNumber(units.Length);
             foreach (int each in units) packer.AddNumber(each);
-            Reducer.Pack(packer, parameters, options.Reducer ?? new ReducerOptions());
+            if (options.Reducer?.Gradients != null)
+            {
+                throw DtException.InvalidArgument("Shard: options.Reducer.Gradients is set; a shard's gradients " +
+                    "lie where Reducer.Gradient says");
+            }
+            Reducer.Pack(packer, parameters, options.Reducer ?? new ReducerOptions(), new Pin[0]);
             return packer.Take();
         }
 

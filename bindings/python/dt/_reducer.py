@@ -61,6 +61,9 @@ class ReducerOptions:
     tune_steps: int = 0
     static_graph: bool = False  # each step has the gradients of step 1, in as many parts, and no others
     row_elements: Sequence[int] = ()  # of each parameter: > 0: its gradient comes by Reducer.ready_rows()
+    # Arrays in which gradients lie and are reduced, without a copy: grad() gives these. Neighbours in one array, such
+    # as parts of a flat one, share buckets. None: of a parameter without elements, or that comes as rows.
+    grads: Sequence[Optional[Array]] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,20 +101,40 @@ def row_indices(what: str, rows: Rows) -> Tuple[int, int, int, bool, Any]:
     return found
 
 
-def pack_model(what: str, params: Sequence[Param], options: Optional[ReducerOptions]) -> List[Any]:
+def places_of(grads: Sequence[Optional[Array]], params: Sequence[Param], on_gpu: bool) -> Tuple[List[int], List[Any]]:
+    """Addresses, and what keeps the arrays."""
+    addresses, kept = [], []
+    for index, (grad, param) in enumerate(zip(grads, params)):
+        if grad is None:
+            addresses.append(0)
+            continue
+        what = f"Reducer: options.grads[{index}]"
+        address, count, dtype, is_on_gpu, keep = _raw.buffer(grad, True, what)
+        if (count, dtype, is_on_gpu) != (param.count, param.dtype, on_gpu):
+            where = {False: "host memory", True: "GPU memory"}
+            raise invalid(f"{what} has {count} elements of {Dtype(dtype).name} in {where[is_on_gpu]}; the parameter has "
+                          f"{param.count} of {Dtype(param.dtype).name} in {where[on_gpu]}")
+        addresses.append(address)
+        kept.append(keep)
+    return addresses, kept
+
+
+def pack_model(what: str, params: Sequence[Param], options: Optional[ReducerOptions],
+               places: Sequence[int] = ()) -> List[Any]:
     """The parts that raw.h calls a Model; `what`: for the error."""
     chosen = ReducerOptions() if options is None else options
     if not params:
         raise invalid(f"{what}: params is empty; give a Param for each parameter")
-    for name, given in (("order", chosen.order), ("row_elements", chosen.row_elements)):
+    for name, given in (("order", chosen.order), ("row_elements", chosen.row_elements), ("grads", chosen.grads)):
         if len(given) not in (0, len(params)):
-            raise invalid(f"{what}: options.{name} has {len(given)} numbers; give one for each of {len(params)} parameters")
+            raise invalid(f"{what}: options.{name} has {len(given)} elements; give one for each of {len(params)} "
+                          "parameters")
     parts: List[Any] = [bool(chosen.sum), bool(chosen.keep_plan), bool(chosen.find_unused),
                         chosen.bucket_cap_bytes, chosen.first_bucket_bytes,
                         bool(chosen.divide_by_users), int(chosen.wire),
                         struct.unpack("q", struct.pack("d", chosen.predivide))[0],
                         bool(chosen.static_graph), int(chosen.tune_steps), len(chosen.order), *map(int, chosen.order),
-                        len(chosen.row_elements), *map(int, chosen.row_elements)]
+                        len(chosen.row_elements), *map(int, chosen.row_elements), len(places), *places]
     for each in params:
         parts += [int(each.count), Dtype(each.dtype), int(each.uses), len(each.shape), *map(int, each.shape),
                   each.name or ""]
@@ -130,8 +153,11 @@ class Reducer:
                  options: Optional[ReducerOptions] = None) -> None:
         params = list(params)
         self._row_elements = [] if options is None else list(map(int, options.row_elements))
-        self._own(comm, params, _raw.reducer_create(comm._handle,
-                                                    pack(pack_model("Reducer", params, options))))
+        places, self._grads = places_of([] if options is None else options.grads, params, comm._on_gpu)
+        self._own(comm, params, _raw.reducer_create(
+            comm._handle, pack(pack_model("Reducer", params, options, places))))
+        assert self._owner is not None
+        self._owner.keeps = self._grads
 
     def _own(self, comm: Comm, params: List[Param], number: int) -> "Reducer":
         self._params = params

@@ -63,6 +63,8 @@ class Shard:
         for name, given in (("granules", chosen.granules), ("units", chosen.units)):
             if len(given) not in (0, len(self._params)):
                 raise invalid(f"Shard: {len(given)} {name} for {len(self._params)} parameters; give one each")
+        if chosen.reducer is not None and chosen.reducer.grads:
+            raise invalid("Shard: options.reducer.grads is set; a shard's gradients lie where reducer.grad() says")
         parts = [int(chosen.stage), int(chosen.prefetch), int(chosen.shard_ranks), len(chosen.granules),
                  *map(int, chosen.granules), len(chosen.units), *map(int, chosen.units)]
         number = _raw.shard_create(comm._handle,

@@ -165,11 +165,12 @@ class Place:
 class Handle:
     """A handle of dt, dropped when the last one who needs it lets go."""
 
-    __slots__ = ("number", "_destroy", "__weakref__")
+    __slots__ = ("number", "_destroy", "keeps", "__weakref__")
 
     def __init__(self, number: int, destroy: Callable[[int], None]) -> None:
         self.number = number
         self._destroy = destroy
+        self.keeps: Any = None  # what dt uses until then
 
     def close(self) -> None:
         """Drops it now. A second time, or by two threads at once, is no harm."""

@@ -103,19 +103,24 @@ __device__ void transform(const From* from, To* to, int count, Function function
   }
 }
 
-/// function(from[i]) for i in [0, count), by all threads of the block; each thread calls in a fixed
-/// order.
+/// function(from[i]) for i in [0, count), by all threads of the block. Which thread calls it for
+/// which elements, and in which order, depends on `count` alone: ranks whose gradients lie at other
+/// addresses get the same bits.
 template <class From, class Function>
 __device__ void for_each(const From* from, int count, Function function) {
   constexpr int kWidth = kPackElements<From>;
   const int thread = static_cast<int>(threadIdx.x);
-  const int head = min(count, (kWidth - misplaced<From, kWidth>(from)) % kWidth);
-  const int packs = (count - head) / kWidth;
-  if (thread < head) function(from[thread]);
-  const int tail = head + packs * kWidth + thread;
+  const int packs = count / kWidth;
+  const int tail = packs * kWidth + thread;
   if (tail < count) function(from[tail]);
-
-  const auto* in = reinterpret_cast<const Pack<From, kWidth>*>(from + head);
+  if (misplaced<From, kWidth>(from) != 0) {
+    for (int pack = thread; pack < packs; pack += kThreads) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) function(from[pack * kWidth + i]);
+    }
+    return;
+  }
+  const auto* in = reinterpret_cast<const Pack<From, kWidth>*>(from);
   for (int begin = thread; begin < packs; begin += kThreads * kBatch) {
     Pack<From, kWidth> loaded[kBatch];
 #pragma unroll

@@ -24,6 +24,7 @@ static class TrainingTests
         Suite.Add("training: errors of 8 bits", () => Ranks.Run(2, Errors));
         Suite.Add("training: what a rank does not use", () => Ranks.Run(2, Unused));
         Suite.Add("training: a gradient as rows", () => Ranks.Run(2, AsRows));
+        Suite.Add("training: gradients in memory of one's own", () => Ranks.Run(2, InOwnMemory));
         Suite.Add("training: a refused finish keeps the gradients", RefusedFinish);
         Suite.Add("training: memory lent to a reducer", LentMemory);
         Suite.Add("training: a reducer closed while it finishes", ClosedFinishing);
@@ -161,6 +162,35 @@ static class TrainingTests
             Suite.Throws<DtInvalidArgumentException>(() => reducer.ReadyRows(0, new long[1], values), "6 elements",
                 "1 rows of 2");
         }
+    }
+
+    static void InOwnMemory(Ranks each)
+    {
+        float[] flat = new float[6];
+        ReducerOptions options = new ReducerOptions
+        {
+            Gradients = new[] { Tensor.Of(flat).Slice(0, 4), Tensor.Of(flat).Slice(4, 2), default(Tensor) }
+        };
+        Param[] parameters = { new Param(4), new Param(2), new Param(0) };
+        using (Reducer reducer = new Reducer(each.world, parameters, options))
+        {
+            for (int step = 0; step < 3; ++step)
+            {
+                for (int i = 0; i < flat.Length; ++i) flat[i] = each.rank + step;
+                for (int i = 0; i < 3; ++i) reducer.Ready(i);
+                reducer.Finish();
+                Suite.Equal(step + 0.5f, flat[0], "the first");
+                Suite.Equal(step + 0.5f, flat[5], "the last");
+            }
+            Suite.Equal(0L, reducer.Statistics.MemoryBytes, "memory of dt");
+        }
+        options.Gradients[1] = Tensor.Of(flat).Slice(3, 2);
+        Suite.Throws<DtInvalidArgumentException>(() => new Reducer(each.world, parameters, options), "share memory");
+        options.Gradients[1] = Tensor.Of(flat).Slice(4, 1);
+        Suite.Throws<DtInvalidArgumentException>(() => new Reducer(each.world, parameters, options),
+            "Gradients[1] has 1 elements of F32; give 2 of F32");
+        Suite.Throws<DtInvalidArgumentException>(
+            () => new Shard(each.world, parameters, new ShardOptions { Reducer = options }), "Gradients is set");
     }
 
     static void Accumulated(Ranks each)

@@ -283,10 +283,35 @@ class Reducers(unittest.TestCase):
                         self.assertEqual((reducer.active(), reducer.order()), (2, [2, 1, 0]))
         run_ranks(2, body)
 
+    def test_gradients_in_an_array_of_ones_own(self):
+        def body(_, comm):
+            params = [dt.Param(4, name="a"), dt.Param(2, name="b"), dt.Param(0), dt.Param(3, dtype=dt.Dtype.F64)]
+            flat, apart = memoryview(array.array("f", [0] * 6)), array.array("d", [0] * 3)
+            options = dt.ReducerOptions(grads=[flat[:4], flat[4:], None, apart])
+            with dt.Reducer(comm, params, options) as reducer:
+                for step in range(3):
+                    flat[:] = array.array("f", [comm.rank + step] * 6)
+                    memoryview(reducer.grad(3))[:] = array.array("d", [2 * comm.rank] * 3)
+                    for index in (3, 2, 1, 0):
+                        reducer.ready(index)
+                    reducer.finish()
+                    self.assertEqual((flat.tolist(), apart.tolist()), ([step + 0.5] * 6, [1] * 3))
+                self.assertEqual((reducer.bucket(0), reducer.statistics().memory_bytes), (reducer.bucket(1), 0))
+            for grads, text in (([flat[:4]], "grads has 1 elements; give one for each of 4"),
+                                ([flat[:3], flat[4:], None, apart],
+                                 r"grads\[0\] has 3 elements of F32 in host memory; the parameter has 4 of F32"),
+                                ([flat[:4], flat[3:5], None, apart], '\\("a"\\) and \\[1\\] \\("b"\\) share memory'),
+                                ([flat[:4], None, None, apart], 'grads\\[1\\] \\("b"\\) is ')):
+                with self.assertRaisesRegex(dt.InvalidArgumentError, text):
+                    dt.Reducer(comm, params, dt.ReducerOptions(grads=grads))
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "Shard: options.reducer.grads is set"):
+                dt.Shard(comm, params, dt.ShardOptions(reducer=options))
+        run_ranks(2, body)
+
     def test_a_gradient_as_rows(self):
         def body(_, comm):
             options = dt.ReducerOptions(row_elements=[2, 0])
-            with self.assertRaisesRegex(dt.InvalidArgumentError, "row_elements has 2 numbers; give one for each of 1"):
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "row_elements has 2 elements; give one for each of 1"):
                 dt.Reducer(comm, [dt.Param(20)], options)
             with dt.Reducer(comm, [dt.Param(20, name="table"), dt.Param(1)], options) as reducer:
                 reducer.ready_rows(0, [3, comm.rank, 3], array.array("f", [1, 2, 10, 20, 3, 4]))

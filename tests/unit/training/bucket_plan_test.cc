@@ -66,3 +66,25 @@ TEST_CASE("plan_buckets: in reverse order the last parameters come first, 1 MiB,
   const auto plan = dt::training::plan_buckets(params, caps, order);
   CHECK(plan.buckets == std::vector<std::vector<int32_t>>{{3}, {2, 1, 0}});
 }
+
+TEST_CASE("plan_in_place: a bucket is one piece of memory, of one dtype, up to its cap") {
+  using Buckets = std::vector<std::vector<int32_t>>;
+  alignas(8) char memory[100];
+  std::vector<dt::training::PlanParam> params(7);
+  for (auto& param : params) param.count = 2;
+  params[3].dtype = dt::Dtype::kI32;
+  params[5].count = 0;
+  // 0, 1, 2 and 4 follow each other; 3, of another dtype, 6 and then a gap come behind.
+  std::vector<char*> places;
+  for (const int at : {0, 8, 16, 32, 24, 0, 40}) places.push_back(memory + at);
+  const auto plan = [&](const std::vector<int32_t>& order, const std::vector<int64_t>& caps) {
+    const auto neighbours = dt::training::find_neighbours(params, order, places);
+    return dt::training::plan_in_place(params, caps, order, neighbours);
+  };
+  CHECK(plan({0, 1, 2, 4, 3, 5, 6}, {100}) == Buckets{{0, 1, 2, 4}, {3}, {5}, {6}});
+  CHECK(plan({6, 3, 4, 2, 1, 5, 0}, {100}) == Buckets{{6}, {3}, {4, 2, 1, 5, 0}});
+  CHECK(plan({6, 3, 4, 2, 1, 5, 0}, {1, 16}) == Buckets{{6}, {3}, {4, 2}, {1, 5, 0}});
+  CHECK(plan({0, 2, 1, 4, 3, 5, 6}, {100}) == Buckets{{0}, {2, 1}, {4}, {3}, {5}, {6}});
+  places[0] -= 4;
+  CHECK(plan({6, 3, 4, 2, 1, 5, 0}, {100}) == Buckets{{6}, {3}, {4, 2, 1, 5}, {0}});
+}

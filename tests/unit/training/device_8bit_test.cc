@@ -87,11 +87,19 @@ class Pair {
     for (const training::Param& param : params_) {
       memory_->own.emplace_back(static_cast<size_t>(param.count * dtype_bytes(param.dtype)));
     }
-    memory_->seen = host_results_ = memory_->own;
-    auto made = training::Reducer::create(rank->comm, params_, options);
+    memory_->seen = host_results_ = host_places_ = memory_->own;
+    Options there = options;
+    Options here = options;  // with the same plan
+    // What nobody uses becomes zeros there, and stays as it is elsewhere.
+    own_places_ = mode == Mode::kMixed && !options.find_unused && !options.static_graph;
+    for (size_t p = 0; own_places_ && p < params_.size(); ++p) {
+      there.places.push_back(memory_->own[p].data());
+      here.places.push_back(host_places_[p].data());
+    }
+    auto made = training::Reducer::create(rank->comm, params_, there);
     rank->expect_ok(made.status(), "create");
     if (made.ok()) on_gpu_ = std::move(made).value();
-    auto beside = training::Reducer::create(host_, params_, options);
+    auto beside = training::Reducer::create(host_, params_, here);
     rank->expect_ok(beside.status(), "create on the host");
     if (beside.ok()) on_host_ = std::move(beside).value();
     rank->meet();
@@ -243,6 +251,8 @@ class Pair {
   std::unique_ptr<training::Reducer> on_gpu_;
   std::unique_ptr<training::Reducer> on_host_;
   Tensors host_results_;
+  bool own_places_ = false;
+  Tensors host_places_;
   int64_t spoilt_ = -1;
   Uses uses_ = [](int64_t, int, size_t) { return 1; };
 };

@@ -36,14 +36,31 @@ double right_result(const training::Reducer::Options& options, int size, int64_t
   return dtype_of(param) == Dtype::kI32 ? std::trunc(sum / divisor) : sum / divisor;
 }
 
-void run_steps(GpuRank& rank, const training::Reducer::Options& options, Mode mode) {
+/// `flat`: what lies in the reducer's memory lies in an array of the rank's own.
+void run_steps(GpuRank& rank, const training::Reducer::Options& asked, Mode mode,
+               bool flat = false) {
+  training::Reducer::Options options = asked;
   std::vector<std::pair<Dtype, int64_t>> described;
   for (size_t p = 0; p < kAveraged; ++p) described.emplace_back(dtype_of(p), kLength);
   const auto params = params_of(described);
+  const auto array = std::make_shared<std::vector<char>>();
+  rank.memory->push_back(array);
+  for (size_t p = 0; flat && p < kAveraged; ++p) {
+    array->resize(array->size() + static_cast<size_t>(kLength * dtype_bytes(dtype_of(p))));
+  }
+  for (size_t p = 0, at = 0; flat && p < kAveraged; ++p) {
+    options.places.push_back(array->data() + at);
+    at += static_cast<size_t>(kLength * dtype_bytes(dtype_of(p)));
+  }
   auto made = training::Reducer::create(rank.comm, params, options);
   rank.expect_ok(made.status(), "create");
   if (!made.ok()) return;
   training::Reducer& reducer = *made.value();
+  if (flat) {
+    rank.expect(reducer.grad(3).value() == options.places[3], "its place");
+    const bool apart = options.wire.has_value();
+    rank.expect(apart == (reducer.statistics().memory_bytes > 0), "no memory for gradients");
+  }
   const auto own = std::make_shared<Tensors>(kAveraged + 1, std::vector<char>(kLength * 8));
   rank.memory->push_back(own);  // kernels may still be in it when this is gone
   const cuda::Stream stream = rank.new_stream();
@@ -141,6 +158,10 @@ TEST_CASE("reducer on GPUs: averages over ranks and users, divided before, as an
           options.sum = true;
           options.wire = Dtype::kF16;
           run_steps(rank, options, mode);
+          run_steps(rank, options, mode, /*flat=*/true);
+          options.sum = false;
+          options.wire = {};
+          run_steps(rank, options, mode, /*flat=*/true);
         });
       }
     }

@@ -49,15 +49,23 @@ public final class Reducer extends Handle {
    * @param options of the reducer
    */
   public Reducer(Comm comm, List<Param> params, ReducerOptions options) {
-    this(create(comm, params, options), params, options.rowElements(), false);
+    this(
+        create(comm, params, options), params, options.rowElements(), false, options.gradients());
   }
 
   Reducer(long number, List<Param> params, boolean ofShard) {
-    this(number, params, new long[0], ofShard);
+    this(number, params, new long[0], ofShard, List.of());
   }
 
-  private Reducer(long number, List<Param> params, long[] rowElements, boolean ofShard) {
-    super(number, Raw::reducer_destroy);
+  private Reducer(
+      long number, List<Param> params, long[] rowElements, boolean ofShard,
+      List<Tensor> gradients) {
+    super(
+        number,
+        handle -> {
+          Raw.reducer_destroy(handle);
+          release(gradients);
+        });
     this.rowElements = rowElements;
     this.params = List.copyOf(params);
     this.ofShard = ofShard;
@@ -65,11 +73,56 @@ public final class Reducer extends Handle {
   }
 
   private static long create(Comm comm, List<Param> params, ReducerOptions options) {
-    Packing packing = new Packing();
-    Checks.notNull("Reducer", "options", options).pack(packing);
-    Param.pack("Reducer", packing, params);
-    return Checks.notNull("Reducer", "comm", comm)
-        .call(number -> Raw.reducer_create(number, packing.take()));
+    List<Tensor> gradients = Checks.notNull("Reducer", "options", options).gradients();
+    check(gradients, Checks.notNull("Reducer", "params", params));
+    int kept = 0;
+    boolean made = false;
+    try {
+      for (Tensor each : gradients) {
+        if (each != null) each.acquire();
+        ++kept;
+      }
+      Packing packing = new Packing();
+      options.pack(packing);
+      Param.pack("Reducer", packing, params);
+      long reducer =
+          Checks.notNull("Reducer", "comm", comm)
+              .call(number -> Raw.reducer_create(number, packing.take()));
+      made = true;
+      return reducer;
+    } finally {
+      if (!made) release(gradients.subList(0, kept));
+    }
+  }
+
+  private static void release(List<Tensor> gradients) {
+    for (Tensor each : gradients) Tensor.release(each);
+  }
+
+  /** Those of {@link ReducerOptions#withGradients}. */
+  private static void check(List<Tensor> gradients, List<Param> params) {
+    if (!gradients.isEmpty() && gradients.size() != params.size()) {
+      throw Checks.refused(
+          "Reducer", "options", "have " + gradients.size() + " gradients",
+          "give one for each of " + params.size() + " parameters");
+    }
+    for (int i = 0; i < gradients.size(); ++i) {
+      Tensor gradient = gradients.get(i);
+      if (gradient == null) continue;
+      String what = "options.gradients[" + i + "]";
+      gradient.checkWritable("Reducer", what);
+      if (gradient.onHeap()) {
+        throw Checks.refused(
+            "Reducer", what, "is an array, which the garbage collector moves",
+            "give a direct buffer, or memory of Comm.allocate");
+      }
+      Param param = params.get(i);
+      if (gradient.count() != param.count() || gradient.type() != param.type()) {
+        throw Checks.refused(
+            "Reducer", what, "has " + gradient.count() + " elements of " + gradient.type(),
+            "give " + param.count() + " of " + param.type());
+      }
+    }
   }
 
   /**

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 package io.dt;
 
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
 import java.util.function.Consumer;
 
 /** How a reducer works. Each {@code with} gives a changed copy. */
@@ -20,6 +23,7 @@ public final class ReducerOptions implements Cloneable {
   private double predivide;
   private int[] order = {};
   private long[] rowElements = {};
+  private List<Tensor> gradients = List.of();
 
   private ReducerOptions() {}
 
@@ -37,6 +41,10 @@ public final class ReducerOptions implements Cloneable {
     return rowElements;
   }
 
+  List<Tensor> gradients() {
+    return gradients;
+  }
+
   /** In the order of Raw.reducer_create. */
   void pack(Packing packing) {
     packing.add(sum ? 1 : 0).add(keepPlan ? 1 : 0).add(findUnused ? 1 : 0);
@@ -46,6 +54,8 @@ public final class ReducerOptions implements Cloneable {
     for (int each : order) packing.add(each);
     packing.add(rowElements.length);
     for (long each : rowElements) packing.add(each);
+    packing.add(gradients.size());
+    for (Tensor each : gradients) packing.add(each == null ? 0 : each.place());
   }
 
   /**
@@ -153,6 +163,23 @@ public final class ReducerOptions implements Cloneable {
     long[] own =
         Checks.notNull("ReducerOptions.withRowElements", "rowElements", rowElements).clone();
     return with(options -> options.rowElements = own);
+  }
+
+  /**
+   * For gradients that lie in memory of your own, in which they are reduced, without a copy: {@link
+   * Reducer#gradient} gives that. Neighbours in one buffer, such as slices of a flat one, share
+   * buckets. The reducer keeps them until it is closed.
+   *
+   * @param gradients for each parameter a direct buffer, or memory of {@link Comm#allocate}; null:
+   *     it has no elements, or comes as rows
+   * @return a changed copy
+   */
+  public ReducerOptions withGradients(List<Tensor> gradients) {
+    List<Tensor> own =
+        Collections.unmodifiableList(
+            new ArrayList<>(
+                Checks.notNull("ReducerOptions.withGradients", "gradients", gradients)));
+    return with(options -> options.gradients = own);
   }
 
   /**

@@ -39,6 +39,11 @@ public final class ShardOptions {
   void pack(String method, Packing packing, List<Param> params) {
     Checks.oneEach(method, "granules", granules.length, params);
     Checks.oneEach(method, "units", units.length, params);
+    if (!reducer.gradients().isEmpty()) {
+      throw Checks.refused(
+          method, "options.reducer", "has gradients of your own",
+          "leave them out: a shard's lie where Reducer.gradient says");
+    }
     packing.add(stage).add(prefetch).add(shardRanks).add(granules.length);
     for (long each : granules) packing.add(each);
     packing.add(units.length);

@@ -30,6 +30,8 @@ import io.dt.Reducer;
 import io.dt.ReducerOptions;
 import io.dt.ReducerStatistics;
 import io.dt.Sampler;
+import io.dt.Shard;
+import io.dt.ShardOptions;
 import io.dt.Store;
 import io.dt.StoreServer;
 import io.dt.Tensor;
@@ -64,6 +66,7 @@ final class JobTests {
     test("PowerSGD", () -> Ranks.run(2, (job, world) -> powerSgd(world)));
     test("errors of 8 bits", () -> Ranks.run(2, (job, world) -> errors(world)));
     test("a gradient as rows", () -> Ranks.run(2, (job, world) -> rows(world)));
+    test("gradients in memory of one's own", () -> Ranks.run(2, (job, world) -> inOwnMemory(world)));
     test("what a rank does not use", () -> Ranks.run(2, (job, world) -> unused(world)));
     test("a reducer names what is missing", () -> Ranks.run(2, (job, world) -> missing(world)));
     test("gradients are kept while garbage is collected", () ->
@@ -195,6 +198,33 @@ final class JobTests {
       thrown(InvalidArgumentException.class,
           () -> reducer.readyRows(0, new long[1], Tensor.of(values)), "6 elements", "1 rows of 2");
     }
+  }
+
+  private static void inOwnMemory(Comm world) throws Exception {
+    List<Param> params = List.of(new Param("p0", 4, DataType.F32), new Param("p1", 2, DataType.F32));
+    FloatBuffer flat = floats(6);
+    List<Tensor> places = List.of(Tensor.of(flat).slice(0, 4), Tensor.of(flat).slice(4, 2));
+    ReducerOptions options = ReducerOptions.DEFAULT.withGradients(places);
+    try (Reducer reducer = new Reducer(world, params, options)) {
+      for (int step = 0; step < 3; step++) {
+        for (int i = 0; i < 6; i++) flat.put(i, world.rank() + step);
+        reducer.ready(1);
+        reducer.ready(0);
+        reducer.finish();
+        equal(flat.get(0), step + 0.5f);
+        equal(flat.get(5), step + 0.5f);
+      }
+      equal(reducer.statistics().memoryBytes(), 0L);
+    }
+    thrown(InvalidArgumentException.class,
+        () -> new Reducer(world, params, options.withGradients(List.of(places.get(0), places.get(0)))),
+        "options.gradients[1]", "has 4 elements of F32", "give 2 of F32");
+    List<Tensor> shared = List.of(places.get(0), Tensor.of(flat).slice(3, 2));
+    thrown(InvalidArgumentException.class,
+        () -> new Reducer(world, params, options.withGradients(shared)), "share memory");
+    thrown(InvalidArgumentException.class,
+        () -> new Shard(world, params, ShardOptions.DEFAULT.withReducer(options)),
+        "options.reducer", "has gradients of your own");
   }
 
   private static void accumulate(Comm world) throws Exception {
