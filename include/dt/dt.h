@@ -1950,7 +1950,7 @@ DT_API dt_status dt_reducer_load(dt_reducer* reducer, const char* path);
  * @param index   of the parameter; instead of dt_reducer_ready().
  * @param grad    [count] elements: receives the average if another rank has a gradient, and stays
  *                as it is if none has; else as of dt_reducer_ready(). NULL: the average is where
- *                dt_reducer_grad() says, or zeros.
+ *                dt_reducer_grad() says, or zeros; plans then change in dt_reducer_rebuild() only.
  * @param stream  as of dt_reducer_ready().
  * @return DT_OK; DT_ERR_INVALID_STATE without find_unused and static_graph, or with find_unused
  *         the second time in a step, for a parameter that has gradients in a static graph, or that

@@ -419,9 +419,13 @@ Status Reducer::finish(cuda::Stream stream) {
       keep_own(*bucket);
     }
   }
-  for (Slot& slot : slots_) {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
     slot.result = slot.rows != nullptr ? slot.rows->values() : result_place(slot);
     if (slot.rows != nullptr) slot.count = slot.rows->elements();
+    // The caller may still ask grad() for what it has given no place.
+    const bool only_here = has_results_ && has_users() && slot.result == slot.data;
+    if (only_here && slot.count > 0 && users_[i] > 0) memory_stays_ = true;
   }
   if (!status.ok()) {
     end_step();

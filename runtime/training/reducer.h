@@ -435,7 +435,7 @@ class Reducer {
   /// Collective: the plan by that order, and where a cap has its result by the next one.
   Result<bool> plan_anew(const std::vector<int32_t>& order);
   bool can_move() const {
-    return !options_.places.empty() || !views_given_.load(std::memory_order_relaxed);
+    return !options_.places.empty() || !memory_stays_.load(std::memory_order_relaxed);
   }
   /// Collective, where a check is due.
   Status check_watched(cuda::Stream stream);
@@ -469,10 +469,11 @@ class Reducer {
   int64_t row_bytes_ = 0;               // of the last step's rows
   int64_t uncounted_row_bytes_ = 0;     // on GPUs, of steps to be counted; under statistics_
   std::atomic<bool> accumulating_{false};
-  bool learnt_ = false;                   // static_graph: what step 1 had; between steps
-  std::atomic<int64_t> calls_{0};         // of ready() while learning
-  std::atomic<bool> begun_{false};        // some slot has a part of this step
-  std::atomic<bool> views_given_{false};  // grad() was called: memory stays until rebuild()
+  bool learnt_ = false;             // static_graph: what step 1 had; between steps
+  std::atomic<int64_t> calls_{0};   // of ready() while learning
+  std::atomic<bool> begun_{false};  // some slot has a part of this step
+  // grad() was called, or only a bucket has an average: only rebuild() moves memory.
+  std::atomic<bool> memory_stays_{false};
 
   // Held while a hook runs, too: one call at a time, in launch order. A hook that comes back to
   // this reducer is refused before it would take it.

@@ -16,7 +16,7 @@ size_t bytes_of(const Param& param) {
 }  // namespace
 
 Result<void*> Reducer::grad(int32_t index, cuda::Stream stream) {
-  views_given_.store(true, std::memory_order_relaxed);
+  memory_stays_.store(true, std::memory_order_relaxed);
   Slot& slot = slots_[static_cast<size_t>(index)];
   if (slot.rows != nullptr) return not_dense(index, "dt_reducer_grad");
   if (!options_.pooled()) return static_cast<void*>(slot.data);

@@ -77,7 +77,8 @@ struct Folder {
 /// at the same time.
 class Pair {
  public:
-  /// In how many parts a rank gives a gradient; 0: it has none.
+  /// In how many parts a rank gives a gradient. 0: it has none, and says so. -n: it says nothing
+  /// behind n - 1 parts.
   using Uses = std::function<int(int64_t step, int rank, size_t param)>;
 
   Pair(GpuRank* rank, std::vector<training::Param> params, const Options& options,
@@ -118,11 +119,13 @@ class Pair {
   void step(int64_t number, cuda::Stream stream) {
     std::vector<const char*> results(params_.size());
     for (size_t p = params_.size(); p-- > 0;) {
-      const int parts = uses_(number, rank_->rank, p);
-      give_on_gpu(number, p, parts, stream, &results[p]);
-      give_on_host(number, p, parts);
+      give_on_gpu(number, p, uses_(number, rank_->rank, p), stream, &results[p]);
     }
     rank_->expect_ok(on_gpu_->finish(stream), "finish");
+    // Behind that: both exchange over the host, in one order on all ranks.
+    for (size_t p = params_.size(); p-- > 0;) {
+      give_on_host(number, p, uses_(number, rank_->rank, p));
+    }
     rank_->expect_ok(on_host_->finish(), "finish on the host");
     look(results, stream);
     compare(number);
@@ -161,17 +164,18 @@ class Pair {
     const bool inside = in_place(p);
     char* const grad =
         inside ? static_cast<char*>(on_gpu_->grad(index, stream).value()) : memory_->own[p].data();
-    *result = grad;
+    *result = parts < 0 ? static_cast<const char*>(on_gpu_->grad(index, stream).value()) : grad;
     void* const given = inside ? nullptr : grad;
     if (parts == 0) {
       if (!inside) write(p, untouched(p), grad, stream);
       rank_->expect_ok(on_gpu_->unused(index, given, stream), "unused");
     }
-    for (int part = 0; part < parts; ++part) {
+    for (int part = 0; part < (parts < 0 ? -1 - parts : parts); ++part) {
       write(p, values(step, p), grad, stream);
-      on_gpu_->accumulate(part + 1 < parts);
+      on_gpu_->accumulate(parts < 0 || part + 1 < parts);
       rank_->expect_ok(on_gpu_->ready(index, given, stream), "ready");
     }
+    on_gpu_->accumulate(false);
   }
   void give_on_host(int64_t step, size_t p, int parts) {
     const auto index = static_cast<int32_t>(p);
@@ -180,11 +184,12 @@ class Pair {
       own = untouched(p);
       rank_->expect_ok(on_host_->unused(index, in_place(p) ? nullptr : own.data()), "unused");
     }
-    for (int part = 0; part < parts; ++part) {
+    for (int part = 0; part < (parts < 0 ? -1 - parts : parts); ++part) {
       own = values(step, p);
-      on_host_->accumulate(part + 1 < parts);
+      on_host_->accumulate(parts < 0 || part + 1 < parts);
       rank_->expect_ok(on_host_->ready(index, own.data()), "ready on the host");
     }
+    on_host_->accumulate(false);
   }
   std::vector<char> untouched(size_t p) const {
     std::vector<char> bytes(memory_->own[p].size());
@@ -218,7 +223,8 @@ class Pair {
   }
   void compare(int64_t step) {
     for (size_t p = 0; p < params_.size(); ++p) {
-      if (in_place(p) && uses_(step, rank_->rank, p) == 0 && params_[p].count > 0) {
+      const int parts = uses_(step, rank_->rank, p);
+      if ((parts < 0 || (parts == 0 && in_place(p))) && params_[p].count > 0) {
         const void* const there = on_host_->grad(static_cast<int32_t>(p)).value();
         memcpy(host_results_[p].data(), there, host_results_[p].size());
       }
@@ -314,6 +320,45 @@ TEST_CASE("8 bits on GPUs: parts that accumulate, and parameters that ranks do n
             return !used ? 0 : in_parts ? 2 : 1;
           });
           for (int64_t step = 0; step < 6; ++step) pair.step(step, stream);
+          pair.compare_errors(folder);
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("8 bits on GPUs: ranks with different numbers of batches") {
+  const Folder folder;
+  for (const auto& world : {std::pair("nccl", 3), std::pair("staged", 2)}) {
+    for (const bool says : {false, true}) {
+      CAPTURE(world.first);
+      CAPTURE(says);
+      run_on_gpus({world.first, world.second}, [&](GpuRank& rank) {
+        const cuda::Stream stream = rank.new_stream();
+        for (const Mode mode : {Mode::kPointers, Mode::kMixed}) {
+          Options options = in_8bit();
+          options.find_unused = true;
+          options.divide_by_users = mode == Mode::kPointers;
+          Pair pair(&rank, model(), options, mode);
+          if (!pair.made()) return;
+          // 1, 3 and 5 batches, two in a step; or 1, 2 and 3 with one.
+          const auto has = [passes = mode == Mode::kPointers ? 2 : 1](int64_t step, int on) {
+            return static_cast<int>(std::clamp<int64_t>(passes * (on - step) + 1, 0, passes));
+          };
+          pair.set_uses([=](int64_t step, int on, size_t) {
+            const int batches = has(step, on);
+            const bool is_cut = mode == Mode::kPointers && batches == 1;
+            return is_cut ? -2 : batches > 0 || says ? batches : -1;
+          });
+          for (int64_t step = 0; step <= rank.size; ++step) {
+            pair.step(step, stream);
+            int32_t active = 0;
+            for (int on = 0; on < rank.size; ++on) active += has(step, on) > 0 ? 1 : 0;
+            for (training::Reducer* const each : {&pair.on_gpu(), &pair.on_host()}) {
+              const auto found = each->active();
+              rank.expect(found.ok() && found.value() == active, "active");
+            }
+          }
           pair.compare_errors(folder);
         }
       });
