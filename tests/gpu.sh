@@ -117,6 +117,9 @@ figure() {
         if ($i == "tokens/s") speed = $(i - 1)
         if ($i == "waited") waited = $(i + 1) } }
       END { printf "%s tokens/s; waited %s %%%s\n", speed, waited, equal }' "$log" ;;
+    gpt_tune*) awk '/ bytes are the fastest: / { found = "buckets of " $(NF - 5) " bytes" } { for (i = 2; i <= NF; ++i)
+        if ($i == "tokens/s") speed = $(i - 1) }
+      END { printf "%s tokens/s, %s\n", speed, found == "" ? "no size was found" : found }' "$log" ;;
     gpt_zero*) awk '/ parameters, .* on / { ++runs } / of GPU memory/ { memory[runs] = $(NF - 6) }
       { for (i = 2; i <= NF; ++i) if ($i == "tokens/s") speed[runs] = $(i - 1) }
       END { for (i = 1; i <= runs; ++i) {
@@ -282,6 +285,11 @@ in_8bit=("${model[@]}" --dtype f32 --wire 8bit)
 run gpt_8bit_2_staged bench "${no_gpu:-$no_gpt}" "${staged[@]}" "${in_8bit[@]}"
 run gpt_8bit_2_nccl_one_gpu bench "${no_gpu:-${no_nccl:-$no_gpt}}" "${own_hosts[@]}" "${in_8bit[@]}"
 run gpt_8bit_all_gpus bench "${no_gpu:-${no_nccl:-${no_second:-$no_gpt}}}" "${all_gpus[@]}" "${in_8bit[@]}"
+# With the size of buckets that is the fastest, found in the first 40 steps.
+tuned=("${model[@]}" --tune-steps 10)
+run gpt_tune_2_staged bench "${no_gpu:-$no_gpt}" "${staged[@]}" "${tuned[@]}"
+run gpt_tune_2_nccl_one_gpu bench "${no_gpu:-${no_nccl:-$no_gpt}}" "${own_hosts[@]}" "${tuned[@]}"
+run gpt_tune_all_gpus bench "${no_gpu:-${no_nccl:-${no_second:-$no_gpt}}}" "${all_gpus[@]}" "${tuned[@]}"
 # In shards of each stage, which end with equal parameters on all ranks.
 # shellcheck disable=SC2016  # for that shell
 stages=(sh -c 'for stage in 0 1 2 3 "2 --offload /dev/shm" "3 --offload /dev/shm"; do

@@ -55,6 +55,10 @@ void add_options(CLI::App* app, Options* out, std::string* device, bool* untied)
   app->add_option("--bucket-bytes", out->bucket_bytes,
                   "Gradients reduced together; 0: a sixth of all, at most 25 MiB")
       ->check(CLI::NonNegativeNumber);
+  CLI::Option* tune = app->add_option("--tune-steps", out->tune_steps,
+                                      "Steps with each of some bucket sizes, of which the fastest "
+                                      "stays")
+                          ->check(CLI::Range(int64_t{3}, int64_t{1'000'000}));
   app->add_option("--text-bytes", out->text_bytes, "Read no more text than this")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   app->add_option("--accumulate", out->accumulate,
@@ -74,7 +78,8 @@ void add_options(CLI::App* app, Options* out, std::string* device, bool* untied)
              "--zero", out->zero,
              "Stage of ZeRO: 1 optimizer state in shards, 2 gradients too, 3 parameters too; "
              "0: all whole")
-          ->check(CLI::Range(int64_t{0}, int64_t{3}));
+          ->check(CLI::Range(int64_t{0}, int64_t{3}))
+          ->excludes(tune);
   app->add_option("--offload", out->offload,
                   "Directory on a disk for what a rank keeps of the state, with --zero 3 of the "
                   "parameters too (on GPUs these are in memory of the host)")

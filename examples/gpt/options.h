@@ -24,6 +24,7 @@ struct Options {
   int64_t seed = 1;
   int64_t interval = 20;  // steps between two lines of output
   int64_t bucket_bytes = 0;
+  int64_t tune_steps = 0;  // with each of some bucket sizes; 0: they are not tuned
   int64_t text_bytes = int64_t{4} << 20;
   int64_t accumulate = 1;       // backward passes of a step
   std::string wire = "same";    // what gradients travel as

@@ -81,6 +81,7 @@ void Trainer::make_parameters() {
           : std::clamp(gradient_bytes / kBuckets, kLeastBucketBytes, kMostBucketBytes);
   reducer_options.first_bucket_bytes = reducer_options.bucket_cap_bytes;
   reducer_options.wire = wire_of(options_.wire);
+  reducer_options.tune_steps = static_cast<int32_t>(options_.tune_steps);
   // Alone in a communicator, a rank does all but the exchange.
   const auto group = static_cast<int32_t>(options_.group);
   if (options_.apart || options_.outer > 0) group_ = comm_.split(place_.rank / group, place_.rank);
@@ -276,11 +277,21 @@ void Trainer::train_step() {
   }
   ++step_;
   met_ = outer_ && outer_->step();
-  // The arrival order is known after one step; later steps keep the plan, and shards their own.
-  if (step_ == first_step_ + 1 && !sharded_) {
-    device_->synchronise();  // the update still reads gradients that rebuild() may move
-    reducer_->rebuild();
-  }
+  if (!sharded_) plan_buckets();  // shards keep their plan
+}
+
+/// The arrival order is known after one step. Later steps keep the plan, unless sizes are tuned.
+void Trainer::plan_buckets() {
+  const int64_t steps = step_ - first_step_;
+  const bool is_tuning = options_.tune_steps > 0 && reducer_->stats().tuned == 0;
+  const bool sized = is_tuning && steps % options_.tune_steps == 0;
+  if (steps != 1 && !sized) return;
+  device_->synchronise();  // the update still reads gradients that rebuild() may move
+  reducer_->rebuild();
+  const auto stats = reducer_->stats();
+  if (!is_tuning || stats.tuned == 0) return;
+  say("buckets of " + std::to_string(stats.bucket_cap_bytes) +
+      " bytes are the fastest: " + std::to_string(stats.bucket_count));
 }
 
 /// The memory in use: on a GPU by all processes, else by this one.

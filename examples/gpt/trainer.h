@@ -46,6 +46,7 @@ class Trainer {
   void save();
   bool save_and_ask();
   void train_step();
+  void plan_buckets();
   int64_t taken_bytes() const;
   void measure_memory(int parameter);
   void read_loss();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank of a job over GPU memory, or over host memory, where the program itself is tested.
 //   rank_program cuda|host check
-//     verifies each collective, and parameters in shards, and prints "right".
+//     verifies each collective, the reducer, and parameters in shards, and prints "right".
 //   rank_program cuda|host lose VICTIM SIGNAL MS
 //     One rank sends itself a signal amid operations, of which each may take MS; the others print
 //     the error that they get, and after how long, and end with code 9. A later attempt is "check".
@@ -18,6 +18,7 @@
 
 #include "../bench/session.h"
 #include "../fake/elements.h"
+#include "join_checks.h"
 #include "shard_checks.h"
 #include "wire_checks.h"
 
@@ -208,6 +209,7 @@ int check(Session* session) {
   Checks(session).run();
   check_shards(session);
   check_wire(session);
+  check_join(session);
   session->leave();
   std::printf("rank %d: right\n", session->rank());
   return 0;

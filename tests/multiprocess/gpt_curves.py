@@ -6,7 +6,7 @@ The loss curves of 30 steps (CURVE_STEPS, where a sanitizer makes them slow) agr
 itself finds the parameters of all ranks bitwise equal at the end (it exits with an error otherwise), but
 where they exchange no gradients. Two ranks whose steps have several backward passes learn the same, and so do
 those whose gradients are clipped at a norm that is never reached; what travels as f16, bf16 or by PowerSGD
-learns nearly the same. Groups that come together now and then end with equal parameters, and have learnt.
+learns nearly the same. Sizes of buckets are tuned without a change of the loss. Groups that come together now and then end with equal parameters, and have learnt.
 Where the losses cannot be written the job says so, and leaves no checkpoint ahead of them.
 """
 import csv
@@ -35,6 +35,8 @@ def losses(dt, gpt, texts, world, folder, *more):
         sys.exit(f"{world} ranks: the output on equal parameters is wrong\n{run.stdout}")
     if run.stderr:
         sys.exit(f"{world} ranks: a clean run wrote to stderr\n{run.stderr}")
+    if "--tune-steps" in more and STEPS >= 12 and "bytes are the fastest" not in run.stdout:
+        sys.exit(f"{world} ranks: no size of buckets was found\n{run.stdout}")
     with open(log, newline="", encoding="utf-8") as file:
         curve = [float(row["loss"]) for row in csv.DictReader(file)]
     if len(curve) != STEPS:
@@ -80,6 +82,8 @@ def check_steps(run, alone):
         print(f"{' '.join(options)}: loss {apart[-1]:.4f} at step {STEPS}")
         if difference(two, apart) <= TOLERANCE or (STEPS >= 10 and apart[-1] > two[0] - 0.3):
             sys.exit(f"{' '.join(options)}: the loss is that of ranks that meet in each step, or does not fall")
+    if run(2, "--tune-steps", "3") != two:
+        sys.exit("--tune-steps 3: the loss is another one, although two gradients have one sum in all buckets")
     if run(2, "--clip", "1e9") != two:
         sys.exit("--clip 1e9: the loss is another one, although no norm is as large")
     # AdamW makes whole steps of any gradient that is far above its epsilon, 1e-8.
