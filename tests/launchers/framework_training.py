@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""framework_training.py FRAMEWORK BACKEND [DIE_AT]: a rank that trains the way the framework's guide says, over that
-backend of torch.distributed. Prints the losses of its own batches, as JSON. In step DIE_AT its rank 1 kills itself."""
+"""framework_training.py FRAMEWORK BACKEND [FAULT]: a rank that trains the way the framework's guide says, over that
+backend of torch.distributed. Prints the losses of its own batches, as JSON. FAULT: see framework_faults.py."""
 
 import json
 import os
 import pathlib
 import signal
+import socket
 import sys
 
+import framework_faults as faults
 import torch
 import torch.distributed as dist
 
 STEPS, BATCH = 20, 8
 BACKEND = sys.argv[2]
-DIE_AT = int(sys.argv[3]) if len(sys.argv) > 3 else -1
+RANKS = int(os.environ["RANKS"])
+HOSTS = int(os.environ.get("HOSTS", 1))
 
 
 class Vit(torch.nn.Module):
@@ -51,7 +54,9 @@ class Images(torch.utils.data.Dataset):
 
 def model():
     torch.manual_seed(5)
-    return Vit()
+    net = Vit(10 + faults.odd())
+    net.register_forward_pre_hook(faults.before_forward)
+    return net
 
 
 def batches(ranks, rank):
@@ -64,15 +69,9 @@ def loss_of(net, images, labels):
     return torch.nn.functional.cross_entropy(net(images), labels)
 
 
-def die(step, rank):
-    if step == DIE_AT and rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 def plain(net, optimizer, rank, ranks, backward=None, step=None):
     losses = []
-    for number, (images, labels) in enumerate(batches(ranks, rank)):
-        die(number, rank)
+    for images, labels in batches(ranks, rank):
         if optimizer is not None:
             optimizer.zero_grad()
         loss = loss_of(net, images, labels)
@@ -131,7 +130,9 @@ def trainer():
 
     torch.manual_seed(5)
     net = transformers.GPT2LMHeadModel(transformers.GPT2Config(
-        vocab_size=100, n_positions=16, n_embd=32, n_layer=2, n_head=2, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0))
+        vocab_size=100 + faults.odd(), n_positions=16, n_embd=32, n_layer=2, n_head=2, resid_pdrop=0, embd_pdrop=0,
+        attn_pdrop=0))
+    net.register_forward_pre_hook(faults.before_forward)
     arguments = transformers.TrainingArguments(
         output_dir=os.environ["OUTPUT_DIR"], use_cpu=True, max_steps=STEPS, per_device_train_batch_size=BATCH,
         logging_steps=1, report_to=[], save_strategy="no", disable_tqdm=True, seed=3)
@@ -148,11 +149,13 @@ def lightning():
     class Module(LightningModule):
         def __init__(self):
             super().__init__()
-            self.net = model()
+            self.net = None
             self.unused = torch.nn.Linear(2, 2)
 
-        def training_step(self, batch, number):
-            die(number, self.global_rank)
+        def configure_model(self):  # the process group is there
+            self.net = self.net or model()
+
+        def training_step(self, batch, _number):
             loss = loss_of(self.net, *batch)
             losses.append(loss.item())
             return loss
@@ -161,9 +164,9 @@ def lightning():
             return torch.optim.AdamW(self.parameters(), 1e-3)
 
     strategy = DDPStrategy(process_group_backend=BACKEND, find_unused_parameters=True)
-    data = torch.utils.data.DataLoader(Images(STEPS * BATCH * 2), BATCH)
-    Trainer(accelerator="cpu", devices=2, strategy=strategy, max_steps=STEPS, logger=False, barebones=True,
-            enable_progress_bar=False).fit(Module(), data)
+    data = torch.utils.data.DataLoader(Images(STEPS * BATCH * RANKS), BATCH)
+    Trainer(accelerator="cpu", devices=RANKS // HOSTS, num_nodes=HOSTS, strategy=strategy, max_steps=STEPS,
+            logger=False, barebones=True, enable_progress_bar=False).fit(Module(), data)
     return losses
 
 
@@ -179,12 +182,12 @@ def deepspeed(stage):
 
 
 def elastic():
-    """examples/elastic_ddp_python. With DIE_AT the rank that comes after rank 1 dies, too."""
+    """examples/elastic_ddp_python, in which two ranks are killed, one after the other."""
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples/elastic_ddp_python"))
     import train
 
     dist.init_process_group(BACKEND)
-    return train.train(die)
+    return train.train(lambda step, rank: step == faults.STEP and rank == 1 and os.kill(os.getpid(), signal.SIGKILL))
 
 
 WAYS = {"ddp": ddp, "fsdp2": fsdp2, "accelerate": accelerate, "trainer": trainer, "lightning": lightning,
@@ -193,8 +196,12 @@ WAYS = {"ddp": ddp, "fsdp2": fsdp2, "accelerate": accelerate, "trainer": trainer
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    if len(sys.argv) > 3:
+        faults.open_notes(sys.argv[3])
+        faults.watch(WAYS[sys.argv[1]])
+        sys.exit(0)
     found = WAYS[sys.argv[1]]()
-    line = {"rank": dist.get_rank(), "backend": dist.get_backend(), "losses": found}
+    line = {"rank": dist.get_rank(), "host": socket.gethostname(), "backend": dist.get_backend(), "losses": found}
     os.write(1, ("\n" + json.dumps(line) + "\n").encode())  # in one piece: ranks may share a pipe
     dist.barrier()
     dist.destroy_process_group()

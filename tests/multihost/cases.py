@@ -73,8 +73,8 @@ def run_case_in_own_process(arguments, case):
     return done.returncode == 0
 
 
-def run_cases(cases, fixed_arguments):
-    """The cases named after the arguments of the script, or all of them, several at a time because they mostly wait.
+def run_cases(cases, fixed_arguments, at_a_time=CASES_AT_A_TIME):
+    """The cases named after the arguments of the script, or all of them, several at a time where they mostly wait.
     Returns the exit code, which is 77 where namespaces cannot be made."""
     arguments, names = sys.argv[:1 + fixed_arguments], sys.argv[1 + fixed_arguments:]
     if os.geteuid() != 0:
@@ -92,7 +92,7 @@ def run_cases(cases, fixed_arguments):
         return 1
     if len(wanted) == 1:
         return 0 if run_case(wanted[0]) else 1
-    with ThreadPoolExecutor(CASES_AT_A_TIME) as pool:
+    with ThreadPoolExecutor(at_a_time) as pool:
         passed = list(pool.map(lambda case: run_case_in_own_process(arguments, case), wanted))
     failed = [case.__name__ for case, good in zip(wanted, passed) if not good]
     if failed:
