@@ -178,6 +178,7 @@ def deepspeed(stage):
     config = {"train_micro_batch_size_per_gpu": BATCH, "zero_optimization": {"stage": stage},
               "zero_allow_untested_optimizer": True}
     net, *_ = engine.initialize(model=net, config=config, optimizer=torch.optim.AdamW(net.parameters(), 1e-3))
+    faults.group = getattr(net.optimizer, "dp_process_group", None)
     return plain(net, None, dist.get_rank(), dist.get_world_size(), net.backward, net.step)
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # torch_stage.sh [BUILD_DIR]: dt.torch and the backend dt of torch.distributed with the PyTorch that pip finds: tests of
-# dt's own, and PyTorch's own on 2, 3 and 4 ranks. Uses the environment build-nightly/launchers/torch of tests/launchers/wheels.sh, or
+# dt's own, and PyTorch's own on 2, 3, 4 and 8 ranks. Uses the environment build-nightly/launchers/torch of tests/launchers/wheels.sh, or
 # makes it. Skipped where pip finds no PyTorch.
 set -euo pipefail
 
@@ -40,6 +40,6 @@ libtorch 2>&1 || failed=1
 for test in process_group_test.py torch_test.py torch_shard_test.py shard_test.py; do
   run "$test" 2>&1 || failed=$((failed + 1))
 done
-run torch_own_tests.py --ranks 2 3 4 || failed=$((failed + 1))
+run torch_own_tests.py --ranks 2 3 4 8 || failed=$((failed + 1))
 echo "$((6 - failed)) passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]
