@@ -93,7 +93,8 @@ int main(int argc, char** argv) {
     if (error.empty()) error = fashion::read_fashion_mnist(options.data, &train, &test);
     if (options.limit > 0) train.keep_first(options.limit);
     if (error.empty()) {
-      error = fashion::check_batch(options.batch, place.world_size, train.count());
+      error =
+          fashion::check_batch(options.batch, place.world_size, train.count(), options.accumulate);
     }
     if (!error.empty()) throw std::runtime_error(error);
     trainer = std::make_unique<fashion::Trainer>(options, &*job, train, test);

@@ -53,7 +53,8 @@ void fill_he(Generator* generator, float* values, int64_t count, int64_t fan_in)
 
 }  // namespace
 
-Network::Network(int most_images) : conv1_(kConv1, most_images), conv2_(kConv2, most_images) {
+Network::Network(int most_images, int passes)
+    : conv1_(kConv1, most_images), conv2_(kConv2, most_images), passes_(passes) {
   const int64_t features = conv2_.output_size();
   const struct {
     const char* name;
@@ -123,7 +124,7 @@ void Network::load_images(const Dataset& dataset, const int64_t* indices, int im
 /// Turns logits into the loss and into the gradient of the mean loss, softmax minus one-hot.
 Score Network::softmax(int images) {
   Score score;
-  const float scale = 1.0f / static_cast<float>(images);
+  const float scale = 1.0f / static_cast<float>(images * passes_);
   for (int image = 0; image < images; ++image) {
     const float* logits = logits_.data() + image * kClassCount;
     float* gradient = logits_gradient_.data() + image * kClassCount;

@@ -27,7 +27,8 @@ struct Score {
 /// Forward and backward are written by hand; one thread.
 class Network {
  public:
-  explicit Network(int most_images);
+  /// A step has the gradients of so many passes, which are added.
+  explicit Network(int most_images, int passes = 1);
 
   /// In order of the forward pass, so gradients become ready from the last to the first.
   const std::vector<Parameter>& layout() const { return layout_; }
@@ -39,8 +40,8 @@ class Network {
   /// Runs dataset images indices[0..images) and keeps what backward() needs.
   Score forward(const Dataset& dataset, const int64_t* indices, int images);
 
-  /// Writes the gradient of the mean loss of the last forward() into gradients[i] for parameter i,
-  /// and calls ready(i) as soon as that one is complete.
+  /// Writes this pass's part of the gradient of the mean loss over all passes into gradients[i] for
+  /// parameter i, and calls ready(i) as soon as that one is complete.
   void backward(const std::vector<float*>& gradients, const std::function<void(int)>& ready);
 
  private:
@@ -53,6 +54,7 @@ class Network {
   std::vector<Parameter> layout_;
   std::vector<float> parameters_;
 
+  const int passes_;
   int images_ = 0;  // of the last forward()
   std::vector<uint8_t> labels_;
   std::vector<float> input_, pooled1_, pooled2_, hidden_, logits_;

@@ -69,12 +69,25 @@ bool parse_options(int argc, char** argv, Options* out, int* out_exit_code) {
       ->check(CLI::NonNegativeNumber);
   app.add_option("--eval-every", out->eval_every, "Also evaluate each time after so many steps")
       ->check(CLI::NonNegativeNumber);
+  CLI::Option* accumulate =
+      app.add_option("--accumulate", out->accumulate,
+                     "Backward passes in a step, each over a part of the rank's images")
+          ->check(CLI::Range(int64_t{1}, int64_t{60'000}));
+  CLI::Option* wire = app.add_option("--wire", out->wire, "What gradients travel as")
+                          ->check(CLI::IsMember({"f32", "bf16", "f16", "8bit"}));
+  app.add_option("--powersgd", out->power_sgd,
+                 "Gradients travel as matrices of this rank; 0: as they are")
+      ->check(CLI::Range(int32_t{0}, int32_t{64}))
+      ->excludes(wire);
+  app.add_option("--clip", out->clip, "Largest norm of the gradients; 0: any")
+      ->check(CLI::NonNegativeNumber);
   app.add_flag("--survive", out->survive,
                "Go on without ranks that are lost; with dt run --on-failure continue");
   app.add_flag("--no-eval", out->no_eval, "Do not evaluate on the test images");
   app.add_flag("--quiet", out->quiet, "Print errors only");
   app.add_flag("--compute-only", out->compute_only,
-               "For benchmarks: the same work without communication; ranks drift apart");
+               "For benchmarks: the same work without communication; ranks drift apart")
+      ->excludes(accumulate);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -97,17 +110,19 @@ std::string check_outputs(const Options& options) {
   return error;
 }
 
-std::string check_batch(int64_t batch, int64_t world_size, int64_t images) {
+std::string check_batch(int64_t batch, int64_t world_size, int64_t images, int64_t passes) {
   if (batch > images) {
     return "--batch " + std::to_string(batch) + " is more than the " + std::to_string(images) +
            " training images; choose a smaller one";
   }
-  if (batch % world_size == 0) return {};
-  const int64_t below = batch / world_size * world_size;
-  std::string next = std::to_string(below + world_size);
+  const int64_t parts = world_size * passes;
+  if (batch % parts == 0) return {};
+  const int64_t below = batch / parts * parts;
+  std::string next = std::to_string(below + parts);
   if (below > 0) next = std::to_string(below) + " or " + next;
   return "--batch " + std::to_string(batch) + " cannot be dealt evenly to " +
-         std::to_string(world_size) + " ranks; choose " + next;
+         std::to_string(world_size) + " ranks" +
+         (passes > 1 ? ", in " + std::to_string(passes) + " passes each" : "") + "; choose " + next;
 }
 
 }  // namespace fashion

@@ -23,6 +23,10 @@ struct Options {
   int64_t limit = 0;       // use only so many training images; 0: all
   int64_t steps = 0;       // stop after so many in all; 0: run all epochs
   int64_t eval_every = 0;  // steps; 0: at the end of each epoch
+  int64_t accumulate = 1;  // backward passes in a step
+  std::string wire = "f32";
+  int32_t power_sgd = 0;  // rank; 0: none
+  double clip = 0;        // of the gradients' norm; 0: none
   bool no_eval = false;
   bool survive = false;
   bool quiet = false;
@@ -35,7 +39,8 @@ bool parse_options(int argc, char** argv, Options* out, int* out_exit_code);
 /// Empty, or why a file that is written at the end cannot be written.
 std::string check_outputs(const Options& options);
 
-/// Empty, or why this batch cannot be dealt to the ranks, with the nearest sizes that can.
-std::string check_batch(int64_t batch, int64_t world_size, int64_t images);
+/// Empty, or why this batch cannot be dealt to the ranks and their passes, with the nearest sizes
+/// that can.
+std::string check_batch(int64_t batch, int64_t world_size, int64_t images, int64_t passes = 1);
 
 }  // namespace fashion

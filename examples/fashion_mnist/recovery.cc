@@ -117,7 +117,8 @@ std::unique_ptr<Trainer> Trainer::of_survivors(Trainer* former, std::string why)
       // ready, this one is shrunk, by those that are, too.
       former->comm_ = former->comm_.shrink();
       const int32_t left = former->comm_.size();
-      const Error error = check_batch(options.batch, left, former->train_.count());
+      const Error error =
+          check_batch(options.batch, left, former->train_.count(), options.accumulate);
       if (!error.empty()) throw std::runtime_error(error);
       auto trainer =
           std::make_unique<Trainer>(options, &former->job_, former->train_, former->test_);

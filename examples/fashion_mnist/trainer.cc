@@ -60,8 +60,9 @@ Trainer::Trainer(const Options& options, dt::Job* job, const Dataset& train, con
       rank_(comm_.rank()),
       world_size_(comm_.size()),
       local_batch_(options.batch / world_size_),
+      pass_images_(local_batch_ / options.accumulate),
       steps_per_epoch_(train_.count() / options.batch),
-      network_(static_cast<int>(local_batch_)),
+      network_(static_cast<int>(pass_images_), static_cast<int>(options.accumulate)),
       optimizer_(options.optimizer, static_cast<int64_t>(network_.parameters().size())),
       sampler_(sampler_options(comm_, train_.count(), options.seed)),
       progress_(rank_ == 0 && !options.quiet, options.batch) {
@@ -71,22 +72,41 @@ Trainer::Trainer(const Options& options, dt::Job* job, const Dataset& train, con
   state_.batch = options.batch;
   state_.shape = shape_of(network_);
   gradients_.resize(network_.layout().size());
-  if (options.compute_only) {
+  if (options.compute_only || options.accumulate > 1) {
     own_gradients_.resize(network_.parameters().size());
-  } else {
-    dt::ReducerOptions reducer_options;
-    reducer_options.first_bucket_bytes = kBucketBytes;
-    reducer_options.bucket_cap_bytes = kBucketBytes;
-    reducer_.emplace(comm_, describe(network_), reducer_options);
+  }
+  if (!options.compute_only) {
+    make_reducer();
     sampler_.check(comm_);
   }
   read_gradient_pointers();
 }
 
+void Trainer::make_reducer() {
+  dt::ReducerOptions reducer_options;
+  reducer_options.first_bucket_bytes = kBucketBytes;
+  reducer_options.bucket_cap_bytes = kBucketBytes;
+  reducer_options.wire = options_.wire == "bf16"   ? DT_WIRE_BF16
+                         : options_.wire == "f16"  ? DT_WIRE_F16
+                         : options_.wire == "8bit" ? DT_WIRE_8BIT
+                                                   : DT_WIRE_SAME;
+  reducer_.emplace(comm_, describe(network_), reducer_options);
+  if (options_.power_sgd == 0) return;
+  // A weight is a matrix with a column for each output, as many as the bias behind it has.
+  std::vector<int64_t> rows;
+  for (size_t i = 0; i < network_.layout().size(); i += 2) {
+    rows.push_back(network_.layout()[i].count / network_.layout()[i + 1].count);
+    rows.push_back(0);
+  }
+  dt::PowerSgdOptions power_sgd;
+  power_sgd.rank = options_.power_sgd;
+  reducer_->power_sgd(rows, power_sgd);
+}
+
 void Trainer::read_gradient_pointers() {
   for (size_t i = 0; i < gradients_.size(); ++i) {
-    gradients_[i] = reducer_ ? reducer_->grad_as<float>(static_cast<int32_t>(i))
-                             : own_gradients_.data() + network_.layout()[i].offset;
+    gradients_[i] = own_gradients_.empty() ? reducer_->grad_as<float>(static_cast<int32_t>(i))
+                                           : own_gradients_.data() + network_.layout()[i].offset;
   }
 }
 
@@ -154,17 +174,26 @@ void Trainer::finish_step() {
 }
 
 void Trainer::train_step(const int64_t* indices) {
-  const Score score = network_.forward(train_, indices, static_cast<int>(local_batch_));
-  totals_[0] = score.loss_sum;
-  totals_[1] = static_cast<double>(score.correct);
+  totals_[0] = totals_[1] = 0;
   std::optional<dt::Work> totals_done;
-  if (reducer_) totals_done = comm_.allreduce_async(totals_);
-
-  // Each gradient goes straight into its bucket, and full buckets travel while this goes on.
-  network_.backward(gradients_, [this](int parameter) {
-    if (reducer_) reducer_->ready(parameter);
-  });
+  for (int64_t pass = 0; pass < options_.accumulate; ++pass) {
+    const bool last = pass + 1 == options_.accumulate;
+    const Score score =
+        network_.forward(train_, indices + pass * pass_images_, static_cast<int>(pass_images_));
+    totals_[0] += score.loss_sum;
+    totals_[1] += static_cast<double>(score.correct);
+    if (reducer_ && last) totals_done = comm_.allreduce_async(totals_);
+    if (reducer_) reducer_->accumulate(!last);
+    // Each gradient goes straight into its bucket, or with several passes is added there. In the
+    // last pass full buckets travel while this goes on.
+    network_.backward(gradients_, [this](int parameter) {
+      float* const own =
+          own_gradients_.empty() ? nullptr : gradients_[static_cast<size_t>(parameter)];
+      if (reducer_) reducer_->ready(parameter, own);
+    });
+  }
   if (reducer_) reducer_->finish();
+  if (reducer_ && options_.clip > 0) reducer_->clip_norm(options_.clip);
   if (totals_done) totals_done->wait();
 
   const double rate =
@@ -199,9 +228,9 @@ void Trainer::evaluate() {
   const int64_t last = test_.count() * (rank_ + 1) / world_size_;
   double totals[2] = {};
   std::vector<int64_t> indices;
-  for (int64_t begin = first; begin < last; begin += local_batch_) {
+  for (int64_t begin = first; begin < last; begin += pass_images_) {
     indices.clear();
-    for (int64_t i = begin; i < std::min(begin + local_batch_, last); ++i) indices.push_back(i);
+    for (int64_t i = begin; i < std::min(begin + pass_images_, last); ++i) indices.push_back(i);
     const Score score = network_.forward(test_, indices.data(), static_cast<int>(indices.size()));
     totals[0] += score.loss_sum;
     totals[1] += static_cast<double>(score.correct);

@@ -41,6 +41,7 @@ class Trainer {
   void take_over(Trainer* former);
   void train_epoch();
   void train_step(const int64_t* indices);
+  void make_reducer();
   void read_gradient_pointers();
   void evaluate();
   void finish_step();
@@ -61,13 +62,14 @@ class Trainer {
   dt::Comm comm_;  // of all ranks that are left
   const int32_t rank_, world_size_;
   const int64_t local_batch_;      // images of this rank per step
+  const int64_t pass_images_;      // of these, in each backward pass
   const int64_t steps_per_epoch_;  // whole global batches; the rest of an epoch is left out
 
   Network network_;
   Optimizer optimizer_;
   dt::Sampler sampler_;
   std::optional<dt::Reducer> reducer_;  // none with --compute-only
-  std::vector<float> own_gradients_;    // with --compute-only
+  std::vector<float> own_gradients_;    // with --compute-only or --accumulate
   std::vector<float*> gradients_;       // where backward() writes, per parameter
   double totals_[2] = {};               // loss, correct
   int64_t steps_here_ = 0;              // done by this process

@@ -86,8 +86,6 @@ unsafe sealed class ConvPool {
     internal void Backward(float* input, float* weight, float* outputGradient, int images,
         float* weightGradient, float* biasGradient, float* inputGradient) {
         int winner = 0;
-        Matrix.Clear(weightGradient, Patch * Channels);
-        Matrix.Clear(biasGradient, Channels);
         if (inputGradient != null) Matrix.Clear(inputGradient, (long)images * InputSize);
         for (int image = 0; image < images; ++image, input += InputSize, outputGradient += OutputSize) {
             Matrix.Clear(responses, side * side * Channels);

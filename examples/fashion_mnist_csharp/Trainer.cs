@@ -14,13 +14,14 @@ unsafe sealed class Trainer {
         "dense1.weight", "dense1.bias", "dense2.weight", "dense2.bias" };
     readonly byte[] pixels, labels;
     readonly ConvPool conv1, conv2;
-    readonly int features, images;
+    readonly int features, images, passes;
     readonly long[] counts;
     readonly float*[] values = new float*[8], gradients = new float*[8], momenta = new float*[8];
     readonly float* input, pooled1, pooled2, hidden, logits, turned, pooled1Gradient, pooled2Gradient, hiddenGradient;
 
-    Trainer(byte[] pixels, byte[] labels, int images, ulong seed) {
-        this.pixels = pixels; this.labels = labels; this.images = images;
+    /// A step has the gradients of so many passes over so many images each.
+    Trainer(byte[] pixels, byte[] labels, int images, int passes, ulong seed) {
+        this.pixels = pixels; this.labels = labels; this.images = images; this.passes = passes;
         conv1 = new ConvPool(Side, 1, 16, 1, images);
         conv2 = new ConvPool(Side / 2, 16, 32, 0, images);
         features = conv2.OutputSize;
@@ -81,22 +82,21 @@ unsafe sealed class Trainer {
             score[0] += Math.Log(sum) - (own[label] - top);
             if (best == label) ++score[1];
             for (int i = 0; i < Classes; ++i)  // from here on their gradients
-                own[i] = (float)(Math.Exp(own[i] - top) / sum - (i == label ? 1 : 0)) / images;
+                own[i] = (float)(Math.Exp(own[i] - top) / sum - (i == label ? 1 : 0)) / (images * passes);
         }
         return score;
     }
 
     void DenseBackward(Reducer reducer, float* from, float* gradient, int weight, int inSize, int outSize,
         float* fromGradient) {
-        float* biases = Matrix.Clear(gradients[weight + 1], outSize);
-        Matrix.Clear(gradients[weight], counts[weight]);
+        float* biases = gradients[weight + 1];
         Matrix.Multiply(from, 1, inSize, gradient, gradients[weight], inSize, images, outSize);
         for (int i = 0; i < images * outSize; ++i) biases[i % outSize] += gradient[i];
         for (int done = weight + 1; done >= weight; --done) reducer.Ready(done);
         Matrix.MultiplyByTurned(gradient, values[weight], turned, fromGradient, images, outSize, inSize);
     }
 
-    /// Each gradient goes straight into its bucket, and full buckets travel while this goes on.
+    /// Each gradient is added straight in its bucket; in the last pass full buckets travel while this goes on.
     void Backward(Reducer reducer) {
         DenseBackward(reducer, hidden, logits, 6, Hidden, Classes, hiddenGradient);
         for (int i = 0; i < images * Hidden; ++i) if (hidden[i] <= 0) hiddenGradient[i] = 0;
@@ -131,7 +131,8 @@ unsafe sealed class Trainer {
     static void Main(string[] arguments) {
         var options = new Dictionary<string, string> { { "--steps", "0" }, { "--batch", "120" }, { "--seed", "1" },
             { "--data", "/usr/share/datasets/fashion-mnist" }, { "--loss-log", "" }, { "--limit", "60000" },
-            { "--lr", "0.05" }, { "--epochs", "3" } };
+            { "--lr", "0.05" }, { "--epochs", "3" }, { "--accumulate", "1" }, { "--wire", "f32" },
+            { "--powersgd", "0" }, { "--clip", "0" } };
         for (int i = 0; i < arguments.Length; ++i) {
             if (!options.ContainsKey(arguments[i])) throw new ArgumentException("no option " + arguments[i]);
             options[arguments[i]] = arguments[++i];
@@ -151,32 +152,48 @@ unsafe sealed class Trainer {
     static void Train(Job job, Comm world, Dictionary<string, string> options) {
         Func<string, long> number = name => long.Parse(options[name]);
         long batch = number("--batch"), seed = number("--seed"), most = number("--limit"), step = 0;
-        double rate = double.Parse(options["--lr"], System.Globalization.CultureInfo.InvariantCulture);
+        Func<string, double> real = name => double.Parse(options[name], System.Globalization.CultureInfo.InvariantCulture);
+        double rate = real("--lr"), clip = real("--clip");
         string data = options["--data"] + "/train-", lossLog = options["--loss-log"];
         byte[] labels = Read(data + "labels-idx1-ubyte.gz", 8, most);
-        int size = world.Size, images = (int)(batch / size);
-        if (batch % size != 0) throw new ArgumentException("--batch must be a multiple of " + size);
-        Trainer own = new Trainer(Read(data + "images-idx3-ubyte.gz", 16, most * Pixels), labels, images, (ulong)seed);
+        int size = world.Size, passes = (int)number("--accumulate"), images = (int)(batch / size / passes);
+        if (batch % (size * passes) != 0) throw new ArgumentException("--batch must be a multiple of " + size * passes);
+        Trainer own = new Trainer(Read(data + "images-idx3-ubyte.gz", 16, most * Pixels), labels, images, passes,
+            (ulong)seed);
         var parameters = own.counts.Select((count, p) => new Param(count, Dtype.F32, names[p]));
         long perEpoch = labels.Length / batch, total = number("--epochs") * perEpoch;
         long end = number("--steps") > 0 ? Math.Min(number("--steps"), total) : total;
-        ReducerOptions buckets = new ReducerOptions { FirstBucketBytes = 1 << 18, BucketCapBytes = 1 << 18 };
+        Wire wire = options["--wire"] == "f32" ? Wire.Same
+            : (Wire)Enum.Parse(typeof(Wire), options["--wire"] == "8bit" ? "Bits8" : options["--wire"], true);
+        ReducerOptions buckets =
+            new ReducerOptions { FirstBucketBytes = 1 << 18, BucketCapBytes = 1 << 18, Wire = wire };
         using (Reducer reducer = new Reducer(world, parameters, buckets))
         using (Sampler sampler = new Sampler(size, world.Rank, labels.Length, seed))
         using (TextWriter log = lossLog != "" && world.Rank == 0 ? new StreamWriter(lossLog) : TextWriter.Null) {
             sampler.Check(world);
+            if (number("--powersgd") > 0)  // a weight is a matrix with a column for each output
+                reducer.PowerSgd(own.counts.Select((count, p) => p % 2 == 0 ? count / own.counts[p + 1] : 0).ToArray(),
+                    (int)number("--powersgd"));
             log.WriteLine("step,loss");
             for (bool stopped = false; step < end && !stopped; ++step) {
                 if (step % perEpoch == 0) sampler.SetEpoch(step / perEpoch);
                 for (int p = 0; p < 8 && step < 2; ++p) own.gradients[p] = (float*)reducer.Gradient(p);
-                double[] totals = own.Forward(sampler.Indices(step % perEpoch * images, images));
-                using (Work totalsDone = world.AllReduceAsync(totals)) {
+                for (int p = 0; p < 8; ++p) Matrix.Clear(own.gradients[p], own.counts[p]);
+                long[] indices = sampler.Indices(step % perEpoch * images * passes, images * passes);
+                double[] totals = new double[2];
+                Work totalsDone = null;
+                for (int pass = 0; pass < passes; ++pass) {
+                    double[] score = own.Forward(indices.Skip(pass * images).Take(images).ToArray());
+                    for (int i = 0; i < 2; ++i) totals[i] += score[i];
+                    if (pass + 1 == passes) totalsDone = world.AllReduceAsync(totals);
+                    reducer.Accumulate(pass + 1 < passes);
                     own.Backward(reducer);
-                    reducer.Finish();
-                    own.Update(rate, step, total);
-                    if (step == 0) reducer.Rebuild();  // buckets in the order of arrival
-                    totalsDone.Wait();
                 }
+                reducer.Finish();
+                if (clip > 0) reducer.ClipNorm(clip);
+                own.Update(rate, step, total);
+                if (step == 0) reducer.Rebuild();  // buckets in the order of arrival
+                using (totalsDone) totalsDone.Wait();
                 stopped = job.StopRequested();  // by any rank, or before a pre-emption
                 log.WriteLine(FormattableString.Invariant($"{step + 1},{(float)(totals[0] / batch):G9}"));
             }

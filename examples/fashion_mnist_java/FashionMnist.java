@@ -28,38 +28,56 @@ public record FashionMnist(Map<String, String> options, Job job, Comm comm) {
 
   private void run() throws IOException {
     int batch = (int) number("--batch", 120), localBatch = batch / comm.size(), limit = (int) number("--limit", 0);
+    int passes = (int) number("--accumulate", 1), images = localBatch / passes;
     String data = options.getOrDefault("--data", "/usr/share/datasets/fashion-mnist") + "/train-";
     byte[] labels = read(data + "labels-idx1-ubyte.gz", 1, limit), pixels = read(data + "images-idx3-ubyte.gz", 3, limit);
-    if (batch % comm.size() != 0 || batch > labels.length) throw new IOException("--batch cannot be dealt to the ranks");
+    if (batch % (comm.size() * passes) != 0 || batch > labels.length) throw new IOException("--batch cannot be dealt to the ranks");
     long seed = number("--seed", 1), stepsPerEpoch = labels.length / batch, planned = number("--epochs", 3) * stepsPerEpoch;
     long step = 0, last = Math.min(number("--steps", planned), planned);
     double peakRate = Double.parseDouble(options.getOrDefault("--lr", "0.05"));
     String log = comm.rank() == 0 ? options.getOrDefault("--loss-log", "/dev/null") : "/dev/null";
-    Network network = new Network(localBatch, seed);
+    double clip = Double.parseDouble(options.getOrDefault("--clip", "0"));
+    Network network = new Network(images, passes, seed);
     List<Param> params = new ArrayList<>();
     for (int p = 0; p < 8; p++) params.add(new Param(Network.NAMES[p], Network.COUNTS[p], DataType.F32));
     FloatBuffer[] gradients = new FloatBuffer[8];
     Tensor sums = comm.allocate(2, DataType.F64); // loss, correct
     DoubleBuffer totals = sums.buffer().asDoubleBuffer();
     boolean stopped = false;
+    String wire = options.getOrDefault("--wire", "f32").toUpperCase(Locale.ROOT);
+    ReducerOptions buckets =
+        ReducerOptions.DEFAULT
+            .withBucketBytes(BUCKET_BYTES, BUCKET_BYTES)
+            .withWire(wire.equals("F32") ? Wire.SAME : wire.equals("8BIT") ? Wire.BITS8 : Wire.valueOf(wire));
     try (Sampler sampler = new Sampler(comm, labels.length, seed);
-        Reducer reducer = new Reducer(comm, params, ReducerOptions.DEFAULT.withBucketBytes(BUCKET_BYTES, BUCKET_BYTES));
+        Reducer reducer = new Reducer(comm, params, buckets);
         PrintWriter losses = new PrintWriter(log)) {
       sampler.check(comm);
+      long[] rows = new long[8]; // a weight is a matrix with a column for each output
+      for (int p = 0; p < 8; p += 2) rows[p] = Network.COUNTS[p] / Network.COUNTS[p + 1];
+      int rank = (int) number("--powersgd", 0);
+      if (rank > 0) reducer.powerSgd(rows, new PowerSgd(rank));
       losses.println("step,loss");
       for (; step < last && !stopped; step++) {
         sampler.setEpoch(step / stepsPerEpoch);
-        network.forward(pixels, labels, sampler.indices(step % stepsPerEpoch * localBatch, localBatch));
-        totals.put(0, network.lossSum).put(1, network.correct);
-        Work summed = comm.allReduceAsync(sums);
         // The second step has other buckets: by then the arrival order is known.
         for (int p = 0; step < 2 && p < 8; p++) gradients[p] = reducer.gradient(p).asFloatBuffer();
-        // Each gradient goes into its bucket, and full buckets travel while this goes on.
-        network.backward(p -> {
-          gradients[p].clear().put(network.gradients[p]);
-          reducer.ready(p);
-        });
+        long[] indices = sampler.indices(step % stepsPerEpoch * localBatch, localBatch);
+        Work summed = null;
+        network.beginStep();
+        for (int pass = 1; pass <= passes; pass++) {
+          network.forward(pixels, labels, Arrays.copyOfRange(indices, (pass - 1) * images, pass * images));
+          totals.put(0, network.lossSum).put(1, network.correct);
+          if (pass == passes) summed = comm.allReduceAsync(sums);
+          reducer.accumulate(pass < passes);
+          // Each gradient goes into its bucket; in the last pass full buckets travel while this goes on.
+          network.backward(p -> {
+            gradients[p].clear().put(network.gradients[p]);
+            reducer.ready(p);
+          });
+        }
         reducer.finish();
+        if (clip > 0) reducer.clipNorm(clip);
         for (int p = 0; p < 8; p++) gradients[p].clear().get(network.gradients[p]);
         double warmup = Math.min(1.0, (step + 1) / 300.0), done = Math.min(1.0, (double) step / planned);
         network.update((float) (peakRate * warmup * warmup * 0.5 * (1 + Math.cos(Math.PI * done))));
@@ -89,7 +107,8 @@ public record FashionMnist(Map<String, String> options, Job job, Comm comm) {
     if (comm.rank() == 0 && !options.containsKey("--quiet")) System.out.println(String.format(format, values));
   }
 
-  /** @param arguments --steps --batch --seed --lr --epochs --data --loss-log --limit, --quiet */
+  /** @param arguments --steps --batch --seed --lr --epochs --data --loss-log --limit --accumulate --wire --powersgd
+   *     --clip, --quiet */
   public static void main(String[] arguments) {
     Map<String, String> options = new HashMap<>();
     for (int i = 0; i < arguments.length; i++) {

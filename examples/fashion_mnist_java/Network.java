@@ -13,12 +13,14 @@ final class Network {
   final float[][] values = zeros(), gradients = zeros(), velocities = zeros();
   double lossSum;
   int correct;
-  private final int images;
+  private final int images, passes;
   private final Conv conv1, conv2;
   private final float[][] input, pooled, features, hidden, logits; // per image
 
-  Network(int images, long seed) {
+  /** A step has the gradients of so many passes over so many images each. */
+  Network(int images, int passes, long seed) {
     this.images = images;
+    this.passes = passes;
     conv1 = new Conv(28, 1, 16, 1, images);
     conv2 = new Conv(14, 16, 32, 0, images);
     input = new float[images][conv1.inputSize];
@@ -39,7 +41,6 @@ final class Network {
   }
 
   void forward(byte[] pixels, byte[] labels, long[] indices) {
-    lossSum = correct = 0;
     for (int m = 0; m < images; m++) {
       for (int p = 0; p < 784; p++) {
         float pixel = (pixels[(int) indices[m] * 784 + p] & 255) * (1.0f / 255);
@@ -64,13 +65,18 @@ final class Network {
     lossSum += Math.log(sum) - (logits[label] - most);
     correct += best == label ? 1 : 0;
     for (int i = 0; i < 10; i++) {
-      logits[i] = (float) (Math.exp(logits[i] - most) / sum - (i == label ? 1 : 0)) * (1.0f / images);
+      logits[i] = (float) (Math.exp(logits[i] - most) / sum - (i == label ? 1 : 0)) * (1.0f / (images * passes));
     }
   }
 
-  /** Says of each gradient when it is complete. */
-  void backward(IntConsumer ready) {
+  /** Sums and gradients begin anew. */
+  void beginStep() {
+    lossSum = correct = 0;
     for (float[] each : gradients) Arrays.fill(each, 0);
+  }
+
+  /** Adds to gradients, and says of each when this pass's part is there. */
+  void backward(IntConsumer ready) {
     float[][] hiddenGradient = denseBackward(6, hidden, logits, ready);
     float[][] featureGradient = denseBackward(4, features, hiddenGradient, ready);
     float[][] pooledGradient = new float[images][conv1.outputSize];

@@ -19,6 +19,7 @@ import network
 
 BUCKET_BYTES = 256 * 1024  # two buckets: one travels while the convolutions go backward
 SAVING_S = 600  # a disk that hangs longer than this is a failure
+WIRES = {"f32": dt.Wire.SAME, "bf16": dt.Wire.BF16, "f16": dt.Wire.F16, "8bit": dt.Wire.BITS8}
 WARMUP_STEPS, MOMENTUM, DECAY = 300, numpy.float32(0.9), numpy.float32(1e-4)
 
 
@@ -55,8 +56,9 @@ class Trainer:
         self.options, self.job = options, job
         self.comm = job.world()
         self.rank, self.size = self.comm.rank, self.comm.size
-        if options.batch % self.size != 0:
-            raise SystemExit(f"--batch {options.batch} cannot be dealt evenly to {self.size} ranks")
+        if options.batch % (self.size * options.accumulate) != 0:
+            raise SystemExit(f"--batch {options.batch} cannot be dealt evenly to {self.size} ranks"
+                             f" and {options.accumulate} passes of each")
         self.local_batch = options.batch // self.size
         self.images, self.labels = read_set(options.data, "train", options.limit)
         self.test = None if options.no_eval else read_set(options.data, "t10k", 0)
@@ -67,7 +69,11 @@ class Trainer:
         self.reducer = dt.Reducer(
             self.comm, [dt.Param(each.size, dt.Dtype.F32, name)
                         for name, each in zip(network.NAMES, self.parameters)],
-            dt.ReducerOptions(first_bucket_bytes=BUCKET_BYTES, bucket_cap_bytes=BUCKET_BYTES))
+            dt.ReducerOptions(first_bucket_bytes=BUCKET_BYTES, bucket_cap_bytes=BUCKET_BYTES,
+                              wire=WIRES[options.wire]))
+        if options.powersgd > 0:  # a weight is a matrix with a column for each output
+            self.reducer.power_sgd([each.size // each.shape[-1] if each.ndim > 1 else 0 for each in self.parameters],
+                                   rank=options.powersgd)
         self.sampler.check(self.comm)
         self.gradients = self.read_gradients()
         self.step, self.losses = 0, []
@@ -80,17 +86,25 @@ class Trainer:
         return [numpy.asarray(self.reducer.grad(i)).reshape(each.shape)
                 for i, each in enumerate(self.parameters)]
 
-    def ready(self, name, gradient):
-        index = network.NAMES.index(name)
-        self.gradients[index][:] = gradient
-        self.reducer.ready(index)  # a full bucket travels while the backward pass goes on
-
     def train_step(self, indices):
-        loss, correct, kept = network.forward(self.parameters, self.images[indices], self.labels[indices])
-        totals = numpy.array([loss, correct], "f8")
-        done = self.comm.allreduce_async(totals)
-        network.backward(self.parameters, kept, self.ready)
+        passes = numpy.split(indices, self.options.accumulate)
+        totals = numpy.zeros(2)
+        for number, part in enumerate(passes, 1):
+            loss, correct, kept = network.forward(self.parameters, self.images[part], self.labels[part], len(passes))
+            totals += loss, correct
+
+            def ready(name, gradient, first=number == 1):
+                index = network.NAMES.index(name)
+                self.gradients[index][:] = gradient if first else self.gradients[index] + gradient
+                self.reducer.ready(index)  # a full bucket travels while the last backward pass goes on
+
+            if number == len(passes):
+                done = self.comm.allreduce_async(totals)
+            self.reducer.accumulate(number < len(passes))
+            network.backward(self.parameters, kept, ready)
         self.reducer.finish()
+        if self.options.clip > 0:
+            self.reducer.clip_norm(self.options.clip)
 
         rate = numpy.float32(rate_at(self.options.lr, self.step, self.options.epochs * self.steps_per_epoch))
         for parameter, velocity, gradient in zip(self.parameters, self.velocities, self.gradients):
@@ -185,9 +199,11 @@ class Trainer:
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     for name, value in (("epochs", 3), ("batch", 120), ("seed", 1), ("steps", 0), ("limit", 0),
-                        ("save-every", 0)):
+                        ("save-every", 0), ("accumulate", 1), ("powersgd", 0)):
         parser.add_argument("--" + name, type=int, default=value)
     parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--clip", type=float, default=0)
+    parser.add_argument("--wire", choices=WIRES, default="f32")
     parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist")
     for name in ("loss-log", "save", "resume"):
         parser.add_argument("--" + name)

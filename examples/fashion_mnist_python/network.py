@@ -68,8 +68,8 @@ def bordered(images):
     return numpy.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
 
 
-def forward(parameters, pixels, labels):
-    """(sum of the losses in nats, correct ones, what backward() needs)"""
+def forward(parameters, pixels, labels, passes=1):
+    """(sum of the losses in nats, correct ones, what backward() needs) of one of the passes of a step"""
     weight1, bias1, weight2, bias2, weight3, bias3, weight4, bias4 = parameters
     images = (pixels.astype("f4") * numpy.float32(1 / 255) - PIXEL_MEAN) * (1 / PIXEL_DEVIATION)
     images = bordered(images[:, :, :, None])
@@ -87,7 +87,7 @@ def forward(parameters, pixels, labels):
     correct = (logits.argmax(axis=1) == labels).sum()
     slope = exponentials / sums
     slope[rows, labels] -= 1
-    slope = slope.astype("f4") * numpy.float32(1 / len(pixels))
+    slope = slope.astype("f4") * numpy.float32(1 / (len(pixels) * passes))
     return float(loss), int(correct), (images, out1, winner1, inner, out2, winner2, features, hidden, slope)
 
 

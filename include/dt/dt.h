@@ -1608,34 +1608,38 @@ typedef struct dt_reducer_options {
   int32_t static_graph;       /**< 1: each step has the gradients of step 1, each of them in as many
                                    parts: dt_param.uses is learned there, and so are the parameters
                                    that a rank never uses, for which it makes no call. Step 1
-                                   sends all in dt_reducer_finish(). Without find_unused, and not of
-                                   a shard */
+                                   sends all in dt_reducer_finish(). Where ranks use different
+                                   parameters the plan is rebuilt by dt_reducer_rebuild() only.
+                                   Without find_unused, and not of a shard */
   int32_t tune_steps;         /**< > 2: the reducer looks for the best bucket_cap_bytes. It uses the
                                    given cap, a quarter, a sixteenth and four times of it for this
                                    number of steps each, and keeps the one whose steps took the
                                    least time on the slowest rank. The first two steps with each
                                    cap are not timed. If dt_reducer_grad() was called on any rank,
-                                   a cap changes only in dt_reducer_rebuild(). Not with keep_plan
-                                   or a shard. 0: the cap does not change */
+                                   or a step has left an average that lies in a bucket only, a cap
+                                   changes in dt_reducer_rebuild() only; with `grads` it always may.
+                                   Not with keep_plan or a shard. 0: the cap does not change */
   const int64_t* row_elements; /**< [count of parameters], borrowed during the call: > 0: the
                                    parameter is a matrix with rows of so many elements, and its
                                    gradient comes by dt_reducer_ready_rows(), as that of an
                                    embedding of which a step uses some rows; 0: it is dense. Not of
                                    a shard. NULL: all are dense */
   void* const* grads;          /**< [count of parameters], borrowed during the call: where each
-                                   gradient lies, in memory that the caller has, such as one array
-                                   of all: dt_reducer_grad() gives this, and it is reduced there,
-                                   without a copy. A bucket is one piece of memory: it also ends
-                                   where the next parameter in the order of the plan does not lie
-                                   directly before or behind the last one, on all ranks. What
-                                   travels in `wire` is copied, and may lie anywhere. The plan
-                                   follows `order`, or else the reverse order of registration, and
-                                   stays. On GPUs memory of the rank's GPU. It is the reducer's
-                                   from a gradient's dt_reducer_ready() to dt_reducer_finish(), on
-                                   GPUs until that one's stream has come to it, and after a failure
-                                   until the communicator is destroyed. Not of a shard. NULL: of
-                                   parameters without elements, or that come as rows. NULL for all:
-                                   gradients lie in dt's memory */
+                                   gradient lies in memory of the caller, such as one array of all.
+                                   dt_reducer_grad() gives this, and it is reduced there, without a
+                                   copy. A bucket is one range of memory: it also ends where the
+                                   next parameter of its dtype in the order of the plan is not
+                                   adjacent, on all ranks. What travels in `wire` is copied, and may
+                                   lie anywhere. The plan follows `order`, or else the reverse order
+                                   of registration; only tune_steps changes its caps. On GPUs:
+                                   memory of the rank's GPU. The reducer owns all of these places
+                                   from the first dt_reducer_ready() of a step until
+                                   dt_reducer_finish() returns, on GPUs until its stream has come
+                                   there, see also dt_reducer_destroy(). A parameter without a
+                                   gradient in a step gets zeros there, or the average. After a
+                                   failed step they are undefined. Not for a shard. An entry may be
+                                   NULL if the parameter has no elements or comes as rows. If the
+                                   pointer itself is NULL, gradients lie in dt's memory */
 } dt_reducer_options;
 
 /** Sets struct_size and zeroes the rest. @param options may not be NULL. @thread any */
@@ -1949,8 +1953,8 @@ DT_API dt_status dt_reducer_load(dt_reducer* reducer, const char* path);
  * @param reducer the handle.
  * @param index   of the parameter; instead of dt_reducer_ready().
  * @param grad    [count] elements: receives the average if another rank has a gradient, and stays
- *                as it is if none has; else as of dt_reducer_ready(). NULL: the average is where
- *                dt_reducer_grad() says, or zeros; plans then change in dt_reducer_rebuild() only.
+ *                as it is if none has; else as of dt_reducer_ready(). NULL, or what
+ *                dt_reducer_grad() gives: the average is there, or zeros.
  * @param stream  as of dt_reducer_ready().
  * @return DT_OK; DT_ERR_INVALID_STATE without find_unused and static_graph, or with find_unused
  *         the second time in a step, for a parameter that has gradients in a static graph, or that
@@ -2116,8 +2120,10 @@ DT_API dt_status dt_reducer_stats(dt_reducer* reducer, dt_reducer_statistics* ou
 
 /** Drops the handle; memory given by dt_reducer_grad() goes with it, so work of the caller that
  * uses it must be done. What operations still use after a second, inside a step or after an error,
- * stays with the communicator until that is gone. @param reducer may be NULL.
- * @thread any @since ABI 0 */
+ * stays with the communicator until that is gone. Where that is the caller's memory
+ * (dt_reducer_options.grads), it waits for the second; in host memory the communicator then breaks
+ * on all ranks, so that the memory is the caller's again; GPU memory must live as long as the
+ * communicator. @param reducer may be NULL. @thread any @since ABI 0 */
 DT_API void dt_reducer_destroy(dt_reducer* reducer);
 
 /* ---- Shard --------------------------------------------------------------------------------- */

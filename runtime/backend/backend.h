@@ -101,7 +101,8 @@ class Backend {
   /// blocked calls. Never blocks. The first status stays.
   virtual void interrupt(Status status) = 0;
   /// The same from this rank, for what the other ranks do not know: the control plane is told, and
-  /// they get `status`, too. On host memory a rank withholds instead (Collective::withheld).
+  /// they get `status`, too. On host memory a rank that lacks its part of an operation withholds
+  /// instead (Collective::withheld), which leaves the communicator whole.
   virtual void fail(Status status) { interrupt(std::move(status)); }
   /// The status that broke it, ok while whole.
   virtual Status broken() const = 0;

@@ -120,6 +120,24 @@ Result<std::vector<int32_t>> read_order(const Call& call, const char* options, c
   return std::vector<int32_t>(order, order + count);
 }
 
+/// On GPUs: that all of it is memory of the rank's.
+Status check_on_gpu(const Call& call, cuda::Runtime& gpu, const std::string& what,
+                    const char* first, const char* last) {
+  for (const char* const byte : {first, last}) {
+    DT_TRY_VALUE(const cuda::PointerInfo info, gpu.pointer_info(byte));
+    if (info.memory == cuda::Memory::kManaged) continue;
+    if (info.memory != cuda::Memory::kDevice) {
+      return call.invalid("%s %s in memory of the host; give memory of the rank's GPU",
+                          what.c_str(), byte == first ? "begins" : "ends");
+    }
+    if (info.device != gpu.device().index) {
+      return call.invalid("%s lies on GPU %d; give memory of the rank's GPU, which is %d",
+                          what.c_str(), info.device, gpu.device().index);
+    }
+  }
+  return {};
+}
+
 /// Where the caller's gradients lie, which must not overlap.
 Result<std::vector<char*>> read_places(const Call& call, const CommObject& on, const char* options,
                                        void* const* grads, const int64_t* row_elements,
@@ -127,31 +145,27 @@ Result<std::vector<char*>> read_places(const Call& call, const CommObject& on, c
   std::vector<char*> places;
   if (grads == nullptr) return places;
   const auto gpu = on.comm->backend().device();
+  auto name_of = [&](size_t i) {
+    std::string text = format("%s->grads[%zu]", options, i);
+    return params[i].name.empty() ? text : text + " (parameter \"" + params[i].name + "\")";
+  };
+  auto bytes_of = [&](size_t i) { return params[i].count * dtype_bytes(params[i].dtype); };
   std::vector<size_t> by_place;
   for (size_t i = 0; i < params.size(); ++i) {
     auto* const place = static_cast<char*>(grads[i]);
     places.push_back(place);
     if (params[i].count == 0 || (row_elements != nullptr && row_elements[i] > 0)) continue;
-    const char* const name = params[i].name.c_str();
     if (place == nullptr) {
-      return call.invalid("%s->grads[%zu] (\"%s\") is NULL; say where the gradient lies", options,
-                          i, name);
+      return call.invalid("%s is NULL; say where the gradient lies", name_of(i).c_str());
     }
     const int64_t element = dtype_bytes(params[i].dtype);
     if (reinterpret_cast<uintptr_t>(place) % static_cast<uintptr_t>(element) != 0) {
-      return call.invalid(
-          "%s->grads[%zu] (\"%s\") is %p, no multiple of the %lld bytes of its "
-          "elements",
-          options, i, name, static_cast<void*>(place), static_cast<long long>(element));
+      return call.invalid("%s is at %p, which is no multiple of its elements' %lld bytes; align it",
+                          name_of(i).c_str(), static_cast<void*>(place),
+                          static_cast<long long>(element));
     }
     if (gpu != nullptr) {
-      DT_TRY_VALUE(const cuda::PointerInfo info, gpu->pointer_info(place));
-      if (info.memory == cuda::Memory::kHost || info.memory == cuda::Memory::kPinned) {
-        return call.invalid(
-            "%s->grads[%zu] (\"%s\") is in memory of the host; give memory of the "
-            "rank's GPU",
-            options, i, name);
-      }
+      DT_TRY(check_on_gpu(call, *gpu, name_of(i), place, place + bytes_of(i) - 1));
     }
     by_place.push_back(i);
   }
@@ -160,11 +174,9 @@ Result<std::vector<char*>> read_places(const Call& call, const CommObject& on, c
   for (size_t at = 1; at < by_place.size(); ++at) {
     const size_t one = by_place[at - 1];
     const size_t next = by_place[at];
-    if (places[one] + params[one].count * dtype_bytes(params[one].dtype) <= places[next]) continue;
-    return call.invalid(
-        "%s->grads[%zu] (\"%s\") and [%zu] (\"%s\") share memory; give each gradient "
-        "its own",
-        options, one, params[one].name.c_str(), next, params[next].name.c_str());
+    if (places[one] + bytes_of(one) <= places[next]) continue;
+    return call.invalid("%s and %s share memory; give each gradient its own", name_of(one).c_str(),
+                        name_of(next).c_str());
   }
   return places;
 }

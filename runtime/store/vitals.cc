@@ -10,6 +10,7 @@ namespace dt::store {
 namespace {
 
 constexpr size_t kReportedMax = 1024;  // communicators; a hostile rank must not fill the memory
+constexpr int64_t kFreshMs = 2000;     // ranks tell once a second or oftener
 constexpr size_t kReportedEach = 16;   // operations of each
 
 std::string operation_text(const Activity& activity) {
@@ -134,8 +135,14 @@ std::string Vitals::whereabouts(int32_t rank, int64_t now_ns) const {
   if (!late.empty()) late = ", and " + late;
   const Activity& activity = signs.activity;
   if (!activity.refused.empty()) late += "; a call of it was refused: " + activity.refused;
-  if (activity.communicator.empty()) return "has entered no operation yet" + late;
-  const std::string age = seconds_text(activity.age_ms + (now_ns - signs.told_ns) / kNsPerMs);
+  const int64_t told_ms = (now_ns - signs.told_ns) / kNsPerMs;
+  if (activity.communicator.empty()) {
+    return (told_ms < kFreshMs ? std::string("has entered no operation yet")
+                               : format("had entered no operation when it last told, %s ago",
+                                        seconds_text(told_ms).c_str())) +
+           late;
+  }
+  const std::string age = seconds_text(activity.age_ms + told_ms);
   const std::string operation = operation_text(activity);
   return (activity.inside ? format("is inside %s for %s", operation.c_str(), age.c_str())
                           : format("left %s %s ago", operation.c_str(), age.c_str())) +

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace dt::training {
 namespace {
@@ -13,7 +14,8 @@ struct Accumulator {
   int32_t device;
   std::vector<int32_t> indices;
   int64_t bytes = 0;
-  size_t cap = 0;  // index into caps
+  size_t cap = 0;    // index into caps
+  size_t first = 0;  // position of the first parameter in the order
 };
 
 void sort_by_smallest_index(BucketPlan& plan) {
@@ -53,7 +55,7 @@ BucketPlan plan_buckets(std::span<const PlanParam> params, std::span<const int64
         accumulators.begin(), accumulators.end(),
         [&](const Accumulator& a) { return a.dtype == param.dtype && a.device == param.device; });
     if (filling == accumulators.end()) {
-      accumulators.push_back({param.dtype, param.device, {}, 0, 0});
+      accumulators.push_back({param.dtype, param.device, {}, 0, 0, 0});
       filling = accumulators.end() - 1;
     }
     filling->indices.push_back(index);
@@ -75,24 +77,33 @@ BucketPlan plan_buckets(std::span<const PlanParam> params, std::span<const int64
 std::vector<Neighbour> find_neighbours(std::span<const PlanParam> params,
                                        std::span<const int32_t> order,
                                        std::span<char* const> places) {
+  struct Last {
+    Dtype dtype;
+    uintptr_t begin;
+    uintptr_t end;
+  };
+  std::vector<Last> lasts;  // few: one per dtype
   std::vector<Neighbour> found;
-  const PlanParam* last = nullptr;
-  uintptr_t begin = 0, end = 0;  // of the last one
   for (const int32_t index : order) {
     const PlanParam& param = params[static_cast<size_t>(index)];
     if (param.count == 0) {
       found.push_back(Neighbour::kAny);
       continue;
     }
-    const auto place = reinterpret_cast<uintptr_t>(places[static_cast<size_t>(index)]);
-    const uintptr_t behind = place + static_cast<uintptr_t>(param.count * dtype_bytes(param.dtype));
-    const bool alike = last != nullptr && last->dtype == param.dtype;
-    found.push_back(alike && behind == begin ? Neighbour::kBefore
-                    : alike && place == end  ? Neighbour::kBehind
-                                             : Neighbour::kNone);
-    last = &param;
-    begin = place;
-    end = behind;
+    const auto begin = reinterpret_cast<uintptr_t>(places[static_cast<size_t>(index)]);
+    const uintptr_t end = begin + static_cast<uintptr_t>(param.count * dtype_bytes(param.dtype));
+    auto last = std::find_if(lasts.begin(), lasts.end(),
+                             [&](const Last& each) { return each.dtype == param.dtype; });
+    Neighbour neighbour = Neighbour::kNone;
+    if (last == lasts.end()) {
+      last = lasts.insert(last, {param.dtype, begin, end});
+    } else if (end == last->begin) {
+      neighbour = Neighbour::kBefore;
+    } else if (begin == last->end) {
+      neighbour = Neighbour::kBehind;
+    }
+    found.push_back(neighbour);
+    *last = {param.dtype, begin, end};
   }
   return found;
 }
@@ -102,31 +113,30 @@ std::vector<std::vector<int32_t>> plan_in_place(std::span<const PlanParam> param
                                                 std::span<const int32_t> order,
                                                 std::span<const Neighbour> neighbours) {
   std::vector<std::vector<int32_t>> buckets;
-  std::vector<std::pair<Dtype, size_t>> seen;  // buckets of each dtype so far
-  auto count_of = [&](Dtype dtype) -> size_t& {
-    for (auto& [each, count] : seen) {
-      if (each == dtype) return count;
-    }
-    return seen.emplace_back(dtype, 0).second;
+  std::vector<Accumulator> accumulators;
+  auto close = [&](Accumulator& filling) {
+    buckets.push_back(std::exchange(filling.indices, {}));
+    filling.bytes = 0;
+    filling.cap = std::min(filling.cap + 1, caps.size() - 1);
   };
-  Dtype dtype = Dtype::kF32;  // of the last bucket, like the next two
-  int64_t bytes = 0;
-  int64_t cap = 0;
   for (size_t position = 0; position < order.size(); ++position) {
     const PlanParam& param = params[static_cast<size_t>(order[position])];
     if (param.sparse) continue;
-    const bool joins = !buckets.empty() && param.dtype == dtype &&
-                       neighbours[position] != Neighbour::kNone &&
-                       (bytes < cap || param.count == 0);
-    if (!joins) {
-      size_t& count = count_of(param.dtype);
-      cap = caps[std::min(count++, caps.size() - 1)];
-      dtype = param.dtype;
-      bytes = 0;
-      buckets.emplace_back();
+    auto filling = std::find_if(accumulators.begin(), accumulators.end(),
+                                [&](const Accumulator& each) { return each.dtype == param.dtype; });
+    if (filling == accumulators.end()) {
+      filling = accumulators.insert(filling, {param.dtype, param.device, {}, 0, 0, 0});
     }
-    buckets.back().push_back(order[position]);
-    bytes += param.count * dtype_bytes(dtype);
+    if (!filling->indices.empty() && neighbours[position] == Neighbour::kNone) close(*filling);
+    if (filling->indices.empty()) filling->first = position;
+    filling->indices.push_back(order[position]);
+    filling->bytes += param.count * dtype_bytes(param.dtype);
+    if (filling->bytes >= caps[filling->cap]) close(*filling);
+  }
+  std::sort(accumulators.begin(), accumulators.end(),
+            [](const Accumulator& a, const Accumulator& b) { return a.first < b.first; });
+  for (Accumulator& left : accumulators) {
+    if (!left.indices.empty()) close(left);
   }
   return buckets;
 }

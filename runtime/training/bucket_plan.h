@@ -37,18 +37,18 @@ struct BucketPlan {
 BucketPlan plan_buckets(std::span<const PlanParam> params, std::span<const int64_t> caps,
                         std::span<const int32_t> order);
 
-/// Where a gradient lies beside the one before it in the order of a plan.
+/// Where a gradient lies next to the previous one of its dtype in the order of a plan.
 enum class Neighbour : int8_t { kNone, kBefore, kBehind, kAny };
 
-/// Of gradients that lie where `places` says, for each position in `order`: kBefore and kBehind
-/// where it ends at the other one's begin or begins at its end, and both have one dtype. Those
-/// without elements lie beside anything (kAny), and are not the other one.
+/// Of gradients that lie where `places` says, for each position in `order`: whether it ends where
+/// the previous one of its dtype begins, or begins where that one ends. Parameters without elements
+/// get kAny, and are skipped as previous ones.
 std::vector<Neighbour> find_neighbours(std::span<const PlanParam> params,
                                        std::span<const int32_t> order,
                                        std::span<char* const> places);
 
-/// As plan_buckets() with an order, but a bucket is one piece of memory: it also closes where the
-/// next gradient is no neighbour. Sparse parameters are in none.
+/// As plan_buckets() with an order, but each bucket is one contiguous range of memory: it also
+/// closes where the next gradient of its dtype is not adjacent. Sparse parameters are in none.
 std::vector<std::vector<int32_t>> plan_in_place(std::span<const PlanParam> params,
                                                 std::span<const int64_t> caps,
                                                 std::span<const int32_t> order,

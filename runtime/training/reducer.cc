@@ -84,12 +84,31 @@ Reducer::~Reducer() {
     (void)comm_->backend().release(errors_memory_);
     return;
   }
+  if (!options_.places.empty() && device_ == nullptr) leave_places();
   if (device_ != nullptr) {
     slabs_.leave();
     comm_->backend().keep(device_);
   }
   // A hook's buffers may be in use for ever. PowerSGD's on a GPU stay with the communicator.
   if (hook_ && (device_ == nullptr || power_sgd_ == nullptr)) (void)new Hook(std::move(hook_));
+}
+
+/// The caller may free its gradients afterwards. Peers that come within a second end what is under
+/// way; else the communicators that reduce them break, with the reason.
+void Reducer::leave_places() {
+  const Wait wait{Deadline::after_ms(kLastStepMs)};
+  for (const auto& bucket : buckets_) {
+    const auto& [hooked_on, hooked] = bucket->hooked;
+    const auto& comm = hooked != nullptr ? hooked_on : comm_;
+    const auto& work = hooked != nullptr ? hooked : bucket->work;
+    if (work == nullptr || comm->backend().wait(*work, wait)) continue;
+    comm->backend().fail(Status(
+        Code::kAborted,
+        format("reducer on comm \"%s\": rank %d destroyed it inside a step, while a bucket was "
+               "being reduced in its caller's memory; call dt_reducer_finish before",
+               comm_->name().c_str(), comm_->rank())));
+    (void)comm->backend().quiesce(Wait{Deadline::after_ms(kLastStepMs)});
+  }
 }
 
 /// Where not, peers or the GPU may still write into the memory, so it stays with the communicator.
@@ -424,8 +443,8 @@ Status Reducer::finish(cuda::Stream stream) {
     slot.result = slot.rows != nullptr ? slot.rows->values() : result_place(slot);
     if (slot.rows != nullptr) slot.count = slot.rows->elements();
     // The caller may still ask grad() for what it has given no place.
-    const bool only_here = has_results_ && has_users() && slot.result == slot.data;
-    if (only_here && slot.count > 0 && users_[i] > 0) memory_stays_ = true;
+    const bool only_here = has_results_ && slot.rows == nullptr && slot.result == slot.data;
+    if (only_here && slot.count > 0 && (!has_users() || users_[i] > 0)) memory_stays_ = true;
   }
   if (!status.ok()) {
     end_step();

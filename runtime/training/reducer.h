@@ -272,7 +272,7 @@ class Reducer {
   /// Collective.
   Status lay_out(const std::vector<int32_t>& order);
   void lay_out(int32_t bucket, char* memory);
-  /// Collective: which gradients in the caller's memory lie side by side on all ranks.
+  /// Collective: which gradients in the caller's memory are adjacent on all ranks.
   Status find_neighbours();
   std::vector<ShardBucket> plan_in_place(std::span<const PlanParam> params,
                                          std::span<const int64_t> caps,
@@ -288,7 +288,7 @@ class Reducer {
     return options_.wire.has_value() && bucket.dtype == Dtype::kF32;
   }
   bool is_quantized(Dtype dtype) const { return options_.wire_8bit && dtype == Dtype::kF32; }
-  /// In memory of its own, as another dtype.
+  /// Whether it is sent from a buffer of dt's, as another dtype.
   bool travels_apart(Dtype dtype) const {
     return dtype == Dtype::kF32 && (options_.wire.has_value() || options_.wire_8bit);
   }
@@ -326,8 +326,6 @@ class Reducer {
   Status allocate_errors();
   /// On GPUs, between the errors there and a copy on the host. Waits for the GPU.
   Status copy_errors(std::vector<std::vector<float>>* on_host, bool up);
-  /// Where the bucket begins in the caller's memory, or anywhere if it has no elements.
-  char* begin_in_place(const ShardBucket& bucket) const;
   /// Lays the bucket, and the slots of its parameters, into memory.
   void place(Bucket& bucket, char* memory);
   /// Pooled: gives the bucket memory for this step.
@@ -428,6 +426,8 @@ class Reducer {
   void take_times();
   void end_step();
   bool idle();
+  /// Not idle, on host memory: until nothing uses the caller's gradients any more.
+  void leave_places();
   Status rebuild_after_first_step();
   void make_tuner();
   /// At the end of a step. Collective, where the steps with a cap have ended.

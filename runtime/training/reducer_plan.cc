@@ -63,8 +63,8 @@ std::vector<ShardBucket> Reducer::plan(const std::vector<int32_t>& order, int64_
   return buckets;
 }
 
-/// What travels in the caller's memory has its places there; what travels as another dtype has
-/// places as in dt's memory, but in what travels alone.
+/// Starts are offsets in the caller's memory. For a bucket that is sent as another dtype they are
+/// offsets in the buffer that is sent.
 std::vector<ShardBucket> Reducer::plan_in_place(std::span<const PlanParam> params,
                                                 std::span<const int64_t> caps,
                                                 const std::vector<int32_t>& order) const {
@@ -77,12 +77,14 @@ std::vector<ShardBucket> Reducer::plan_in_place(std::span<const PlanParam> param
       return reinterpret_cast<intptr_t>(options_.places[static_cast<size_t>(index)]);
     };
     auto count_of = [&](int32_t index) { return params_[static_cast<size_t>(index)].count; };
+    // In the order of memory; those without elements come behind, since their places mean nothing.
+    const auto with_elements = std::stable_partition(
+        indices.begin(), indices.end(), [&](int32_t index) { return count_of(index) > 0; });
     if (!travels_apart(bucket)) {
-      std::stable_sort(indices.begin(), indices.end(),
-                       [&](int32_t a, int32_t b) { return place_of(a) < place_of(b); });
+      std::sort(indices.begin(), with_elements,
+                [&](int32_t a, int32_t b) { return place_of(a) < place_of(b); });
     }
-    const auto first = std::find_if(indices.begin(), indices.end(),
-                                    [&](int32_t index) { return count_of(index) > 0; });
+    const auto first = indices.begin();
     for (const int32_t index : indices) {
       const int64_t count = count_of(index);
       if (travels_apart(bucket)) {

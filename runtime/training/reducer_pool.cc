@@ -12,18 +12,14 @@ constexpr size_t kUnderWay = 2;  // reductions that keep memory before a further
 
 }  // namespace
 
-char* Reducer::begin_in_place(const ShardBucket& bucket) const {
-  for (size_t i = 0; i < bucket.params.size(); ++i) {
-    const auto index = static_cast<size_t>(bucket.params[i]);
-    if (params_[index].count > 0) return options_.places[index];
-  }
-  return static_cast<char*>(memory_);
-}
-
-/// The gradients, aligned, and behind them what travels.
+/// The gradients, aligned, and behind them what travels; with the caller's gradients that alone.
 void Reducer::place(Bucket& bucket, char* memory) {
   const int64_t element = dtype_bytes(bucket.dtype);
-  bucket.data = options_.places.empty() ? memory : begin_in_place(bucket);
+  const auto first = static_cast<size_t>(bucket.params[0]);  // has elements, if any in it has
+  bucket.data = options_.places.empty()     ? memory
+                : travels_apart(bucket)     ? nullptr
+                : params_[first].count == 0 ? memory
+                                            : options_.places[first];
   bucket.wire = has_wire(bucket) ? memory + data_bytes(bucket) : nullptr;
   const bool quantized = is_quantized(bucket.dtype);
   if (quantized) {

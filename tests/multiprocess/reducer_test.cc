@@ -354,3 +354,75 @@ TEST_CASE("reducer: threads that call what one may call alone get an error, and 
     return other_errors == 0 ? DT_OK : DT_ERR_INTERNAL;
   }));
 }
+
+TEST_CASE("reducer: gradients that are adjacent on one rank alone make equal buckets everywhere") {
+  require_all_ok(run_ranks(3, [](const Rank& rank) -> dt_status {
+    std::vector<float> flat(9, static_cast<float>(rank.rank));
+    const dt_param params[] = {{3, "a", DT_F32, 0}, {3, "b", DT_F32, 0}, {2, "c", DT_F32, 0}};
+    // a and b are adjacent everywhere, c to b on rank 0 alone.
+    void* const grads[] = {&flat[0], &flat[3], &flat[rank.rank == 0 ? 6 : 7]};
+    dt_reducer_options options;
+    dt_reducer_options_init(&options);
+    options.grads = grads;
+    dt_reducer* reducer = nullptr;
+    RANK_TRY(dt_reducer_create(rank.world, params, 3, &options, &reducer));
+    int32_t buckets[3];
+    for (int32_t i = 0; i < 3; ++i) RANK_TRY(dt_reducer_bucket(reducer, i, &buckets[i]));
+    for (int32_t i = 3; i-- > 0;) RANK_TRY(dt_reducer_ready(reducer, i, nullptr, nullptr));
+    RANK_TRY(dt_reducer_finish(reducer, nullptr));
+    dt_reducer_destroy(reducer);
+    const auto gap = static_cast<size_t>(rank.rank == 0 ? 8 : 6);
+    for (size_t i = 0; i < flat.size(); ++i) {
+      if (flat[i] != (i == gap ? static_cast<float>(rank.rank) : 1)) return DT_ERR_INTERNAL;
+    }
+    if (buckets[2] != 0 || buckets[0] != 1 || buckets[1] != 1) return DT_ERR_INTERNAL;
+    options.grads = rank.rank == 1 ? nullptr : grads;
+    const dt_status status = dt_reducer_create(rank.world, params, 3, &options, &reducer);
+    const bool named = contains(dt_last_error(), "grads, given");
+    return status == DT_ERR_MISMATCH && named ? DT_OK : DT_ERR_INTERNAL;
+  }));
+}
+
+TEST_CASE("reducer: destroyed inside a step it leaves the caller's gradients alone") {
+  for (const bool over_hosts : {false, true}) {
+    CAPTURE(over_hosts);
+    std::atomic<int> gone{0};
+    const auto outcomes = run_ranks(
+        2,
+        [&gone](const Rank& rank) -> dt_status {
+          std::vector<float> flat(100'000, 1);
+          const dt_param params[] = {{50'000, "a", DT_F32, 0}, {50'000, "b", DT_F32, 0}};
+          void* const grads[] = {&flat[0], &flat[50'000]};
+          dt_reducer_options options = small_buckets();
+          options.grads = grads;
+          dt_reducer* reducer = nullptr;
+          RANK_TRY(dt_reducer_create(rank.world, params, 2, &options, &reducer));
+          if (rank.rank == 1) {
+            RANK_TRY(dt_reducer_ready(reducer, 1, nullptr, nullptr));  // is under way
+            dt_reducer_destroy(reducer);                               // nobody comes
+            std::fill(flat.begin(), flat.end(), 7.0F);
+            gone.store(1);
+            gone.notify_one();
+            const dt_status status = dt_barrier(rank.world, nullptr, nullptr);
+            for (const float each : flat) {
+              if (each != 7) return DT_ERR_INTERNAL;
+            }
+            return status;
+          }
+          gone.wait(0);
+          for (int32_t i = 2; i-- > 0;) (void)dt_reducer_ready(reducer, i, nullptr, nullptr);
+          const dt_status status = dt_reducer_finish(reducer, nullptr);
+          const std::string text = dt_last_error();
+          dt_reducer_destroy(reducer);
+          if (!contains(text.c_str(), "rank 1 destroyed it inside a step")) return DT_ERR_INTERNAL;
+          return status;
+        },
+        {},
+        [over_hosts](int rank) -> Settings {
+          return {{"job.host_id", over_hosts && rank == 1 ? "other" : "one"}};
+        });
+    for (const Outcome& outcome : outcomes) {
+      CHECK_MESSAGE(outcome.status == DT_ERR_ABORTED, outcome.message);
+    }
+  }
+}

@@ -217,6 +217,11 @@ struct BucketHook {
   static dt_status run(void* self, const dt_bucket* bucket, int32_t stage, dt_work** out_work) {
     const auto& hook = *static_cast<const BucketHook*>(self);
     if (bucket->struct_size != sizeof *bucket || bucket->param_count < 1) return DT_ERR_INTERNAL;
+    int64_t total = 0;
+    for (int32_t i = 0; i < bucket->param_count; ++i) {
+      total += hook.model->params[static_cast<size_t>(bucket->params[i])].count;
+    }
+    if (hook.model->flat && total != bucket->count) return DT_ERR_INTERNAL;  // no gaps
     if (stage > (hook.model->hook == 3 ? 1 : 0)) return DT_OK;
     const dt_reduce_op op = stage == 1 ? DT_MAX : hook.model->options.sum != 0 ? DT_SUM : DT_AVG;
     return dt_allreduce(hook.comm, bucket->data, bucket->data, bucket->count, bucket->dtype, op,

@@ -19,10 +19,10 @@ LIMIT_S = 100
 WORLDS = (1, 2, 3, 4)
 
 
-def losses(dt, trainer, data, world, folder):
+def losses(dt, trainer, data, world, folder, *more):
     log = os.path.join(folder, f"loss{world}.csv")
     command = [dt, "run", "-n", str(world), trainer, "--data", data, "--steps", str(STEPS), "--no-eval",
-               "--loss-log", log, "--curves", os.path.join(folder, f"curves{world}.png")]
+               "--loss-log", log, "--curves", os.path.join(folder, f"curves{world}.png"), *more]
     run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if run.returncode != 0:
         sys.exit(f"{' '.join(command)} ended with {run.returncode}\n{run.stdout}{run.stderr}")
@@ -61,12 +61,12 @@ def main():
         alone = losses(dt, trainer, data, 1, folder)
         if len(alone) != STEPS:
             sys.exit(f"1 rank: {len(alone)} losses instead of {STEPS}")
-        for world in WORLDS[1:]:
-            other = losses(dt, trainer, data, world, folder)
+        for world, *more in (*((each,) for each in WORLDS[1:]), (2, "--accumulate", "3")):
+            other = losses(dt, trainer, data, world, folder, *more)
             if len(other) != STEPS:
                 sys.exit(f"{world} ranks: {len(other)} losses instead of {STEPS}")
             worst = max(abs(a - b) / abs(a) for a, b in zip(alone, other))
-            print(f"{world} ranks: largest relative difference of the loss over {STEPS} steps {worst:.2e}")
+            print(f"{world} ranks {' '.join(more)}: largest relative difference of the loss over {STEPS} steps {worst:.2e}")
             if worst > TOLERANCE:
                 sys.exit(f"{world} ranks: the loss differs by {worst:.2e}, more than {TOLERANCE}")
         check_disagreements(dt, trainer, data, folder)

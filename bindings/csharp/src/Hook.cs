@@ -14,8 +14,8 @@ namespace Dt
         public bool IsLast { get; }
         /// <summary>Indices of its parameters, in the order of memory.</summary>
         public IReadOnlyList<int> Params { get; }
-        /// <summary>Gradients at multiples of 256 bytes, and padding of any value; for the call
-        /// alone.</summary>
+        /// <summary>Gradients at multiples of 256 bytes, and padding of any value, or those of
+        /// ReducerOptions.Gradients one behind the other; for the call alone.</summary>
         public Tensor Data { get; }
         /// <summary>On GPUs the CUDA stream in whose order the gradients are complete.</summary>
         public IntPtr Stream { get; }

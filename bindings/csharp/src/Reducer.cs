@@ -243,7 +243,7 @@ namespace Dt
         ReducerHandle Kept => (ReducerHandle)handle;
 
         /// <summary>Address where a gradient is to be written: it lies inside its bucket, so nothing
-        /// is copied. Valid until <see cref="Rebuild"/> says that it changed, or this object is gone:
+        /// is copied, or what ReducerOptions.Gradients says. Valid until <see cref="Rebuild"/> says that it changed, or this object is gone:
         /// keep it. With a shard of stage 2 or 3 ask for it in each step; the call may wait for the
         /// reduction of an earlier bucket, on GPUs the stream, which will write there, waits instead.
         /// It is valid until the step's last Ready of it; a later write may damage other gradients.
@@ -272,8 +272,19 @@ namespace Dt
 
         /// <summary>Says that a gradient, written where <see cref="Gradient"/> says, is
         /// complete.</summary>
-        public void Ready(int index, IntPtr stream = default(IntPtr)) =>
-            Raw.Native.reducer_ready(this, index, 0, stream.ToInt64());
+        public void Ready(int index, IntPtr stream = default(IntPtr))
+        {
+            bool counted = false;
+            try
+            {
+                Enter(ref counted);  // Dispose meanwhile must not let go of ReducerOptions.Gradients
+                Raw.Native.reducer_ready(this, index, 0, stream.ToInt64());
+            }
+            finally
+            {
+                if (counted) handle.DangerousRelease();
+            }
+        }
 
         /// <summary>Says that a gradient is complete in this buffer, to be copied in. It is kept in its
         /// place until <see cref="Finish"/> has copied the result back; when that fails, until a later
@@ -338,8 +349,19 @@ namespace Dt
         /// with zeros. Needs <see cref="ReducerOptions.FindUnused"/>. What is neither ready nor unused
         /// at <see cref="Finish"/> counts as unused. The average is where <see cref="Gradient"/> says,
         /// or zeros. With <see cref="ReducerOptions.StaticGraph"/> no call is needed.</summary>
-        public void Unused(int index, IntPtr stream = default(IntPtr)) =>
-            Raw.Native.reducer_unused(this, index, 0, stream.ToInt64());
+        public void Unused(int index, IntPtr stream = default(IntPtr))
+        {
+            bool counted = false;
+            try
+            {
+                Enter(ref counted);
+                Raw.Native.reducer_unused(this, index, 0, stream.ToInt64());
+            }
+            finally
+            {
+                if (counted) handle.DangerousRelease();
+            }
+        }
 
         /// <summary>The same with a place for the average, which stays as it is if no rank has a
         /// gradient.</summary>
@@ -483,11 +505,25 @@ namespace Dt
         /// maxNorm, and gives the norm of before; where that is not finite nothing is scaled.
         /// Collective only for a shard; each rank gets the same bits. normType: at least 1, or infinity.</summary>
         public double ClipNorm(double maxNorm, double normType = 2) =>
-            Raw.Native.reducer_clip_norm(this, maxNorm, normType, 0, 0);
+            Clip(maxNorm, normType, 0, 0);
+
+        double Clip(double maxNorm, double normType, long norm, long stream)
+        {
+            bool counted = false;
+            try
+            {
+                Enter(ref counted);
+                return Raw.Native.reducer_clip_norm(this, maxNorm, normType, norm, stream);
+            }
+            finally
+            {
+                if (counted) handle.DangerousRelease();
+            }
+        }
 
         /// <summary>The same over GPUs, where norm, one F32 of the GPU, receives the norm.</summary>
         public void ClipNorm(double maxNorm, IntPtr norm, IntPtr stream, double normType = 2) =>
-            Raw.Native.reducer_clip_norm(this, maxNorm, normType, norm.ToInt64(), stream.ToInt64());
+            Clip(maxNorm, normType, norm.ToInt64(), stream.ToInt64());
 
         /// <summary>Re-plans the buckets by the order in which gradients arrived on rank 0 in the last
         /// step, between steps. True: read the addresses again. Collective. The buckets of a shard

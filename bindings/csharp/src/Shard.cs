@@ -149,7 +149,7 @@ namespace Dt
             foreach (long each in granules) packer.AddNumber(each);
             packer.AddNumber(units.Length);
             foreach (int each in units) packer.AddNumber(each);
-            if (options.Reducer?.Gradients != null)
+            if (options.Reducer?.Gradients?.Length > 0)
             {
                 throw DtException.InvalidArgument("Shard: options.Reducer.Gradients is set; a shard's gradients " +
                     "lie where Reducer.Gradient says");

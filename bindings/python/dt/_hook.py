@@ -19,7 +19,9 @@ class Bucket:
     index: int  # in launch order
     last: bool  # of the step
     params: Tuple[int, ...]  # indices of its parameters, in the order of memory
-    data: Region  # gradients at multiples of 256 bytes, and padding of any value; for the call alone
+    # Gradients at multiples of 256 bytes, and padding of any value, or those of ReducerOptions.grads one behind the
+    # other; for the call alone.
+    data: Region
     stream: int  # on GPUs the CUDA stream in whose order the gradients are complete
 
     def __repr__(self) -> str:

@@ -153,11 +153,11 @@ class Reducer:
                  options: Optional[ReducerOptions] = None) -> None:
         params = list(params)
         self._row_elements = [] if options is None else list(map(int, options.row_elements))
-        places, self._grads = places_of([] if options is None else options.grads, params, comm._on_gpu)
+        places, kept = places_of([] if options is None else options.grads, params, comm._on_gpu)
         self._own(comm, params, _raw.reducer_create(
             comm._handle, pack(pack_model("Reducer", params, options, places))))
         assert self._owner is not None
-        self._owner.keeps = self._grads
+        self._owner.keeps = kept
 
     def _own(self, comm: Comm, params: List[Param], number: int) -> "Reducer":
         self._params = params
@@ -280,6 +280,7 @@ class Reducer:
             _raw.reducer_load(self._handle, os.fspath(path))
 
     def _hooked(self, call: Any, *args: Any) -> None:
+        owner = self._owner  # keeps ReducerOptions.grads, also beside a close()
         try:
             call(self._handle, *args)
         except Error:
@@ -287,6 +288,8 @@ class Reducer:
                 error, self._hook.error = self._hook.error, None
                 raise error from None
             raise
+        finally:
+            del owner
 
     def accumulate(self, on: bool) -> None:
         """Turns accumulation on or off, for steps of several backward passes.
@@ -404,8 +407,10 @@ class Reducer:
         elif self._on_gpu:
             raise invalid("Reducer.clip_norm: out is missing; give an array of one F32 on the GPU")
         with self._lock:
-            return float(_raw.reducer_clip_norm(self._handle, max_norm, norm_type, address,
-                                                stream_number(stream)))
+            owner = self._owner  # as in _hooked()
+            norm = float(_raw.reducer_clip_norm(self._handle, max_norm, norm_type, address, stream_number(stream)))
+            del owner
+            return norm
 
     def rebuild(self) -> bool:
         """Plans anew by the order in which gradients arrived on rank 0; for users of grad(), between

@@ -63,7 +63,7 @@ class Shard:
         for name, given in (("granules", chosen.granules), ("units", chosen.units)):
             if len(given) not in (0, len(self._params)):
                 raise invalid(f"Shard: {len(given)} {name} for {len(self._params)} parameters; give one each")
-        if chosen.reducer is not None and chosen.reducer.grads:
+        if chosen.reducer is not None and len(chosen.reducer.grads) > 0:
             raise invalid("Shard: options.reducer.grads is set; a shard's gradients lie where reducer.grad() says")
         parts = [int(chosen.stage), int(chosen.prefetch), int(chosen.shard_ranks), len(chosen.granules),
                  *map(int, chosen.granules), len(chosen.units), *map(int, chosen.units)]

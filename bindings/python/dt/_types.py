@@ -170,7 +170,7 @@ class Handle:
     def __init__(self, number: int, destroy: Callable[[int], None]) -> None:
         self.number = number
         self._destroy = destroy
-        self.keeps: Any = None  # what dt uses until then
+        self.keeps: Any = None  # to be kept alive until destroy
 
     def close(self) -> None:
         """Drops it now. A second time, or by two threads at once, is no harm."""

@@ -414,6 +414,12 @@ void HostBackend::interrupt(Status status) {
   if (pending()) engine_->progress().notify();
 }
 
+void HostBackend::fail(Status status) {
+  (void)break_with(std::move(status));
+  if (pending()) engine_->progress().notify();
+  report();
+}
+
 bool HostBackend::quiesce(const Wait& wait) {
   // Whoever has the turn finds the interrupt; what it copies meanwhile ends first.
   while (!turn_.try_take()) {

@@ -43,6 +43,7 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   Pulse pulse() const override { return pulse_.read(); }
   void excuse(int64_t until_ns) override { excuse_.extend(until_ns); }
   void interrupt(Status status) override;
+  void fail(Status status) override;
   Status broken() const override { return interrupt_.status(); }
   bool quiesce(const Wait& wait) override;
   Result<Split> split(int32_t color, int32_t key, const std::string& name,

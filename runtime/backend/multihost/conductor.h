@@ -37,6 +37,8 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   void enqueue(const Collective& collective, std::shared_ptr<Work> work);
   /// The communicator is broken, see the interrupt: fails everything that is queued.
   void fail();
+  /// Breaks it, if it is whole, and tells the control plane.
+  void break_with(const Status& status);
   /// Fails what is queued, tells the peers that this rank has left, and lets go of all that the
   /// loop knows of; then sets `ended`.
   void stop(std::shared_ptr<Event> ended);
@@ -173,7 +175,6 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   Status timed_out() const;
   Status timed_out_in_queue(const Operation& operation) const;
   std::string obstacle() const;
-  void break_with(const Status& status);
   void tell(const Status& status);
   void on_handed_over();
   void drain();

@@ -161,6 +161,9 @@ class MultihostBackend final : public Backend {
     loop()->post([conductor = conductor_] { conductor->fail(); });
   }
 
+  void fail(Status status) override {
+    loop()->run([&] { conductor_->break_with(status); });
+  }
   Status broken() const override { return interrupt_.status(); }
 
   bool quiesce(const Wait& wait) override {

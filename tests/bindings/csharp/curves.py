@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C# example beside the C++ one: 20 steps of 64 images on 2 ranks, losses within 1e-3.
 
-same: all ranks in C#. mixed: rank 0 in C++ and rank 1 in C#, who also compare their parameters."""
+same: all ranks in C#. mixed: rank 0 in C++ and rank 1 in C#, who also compare their parameters, in several WAYS."""
 
 import argparse
 import csv
@@ -15,6 +15,7 @@ from pathlib import Path
 DATA = "/usr/share/datasets/fashion-mnist"
 LIMIT_S = 280
 STEPS = 20
+WAYS = ("", "--accumulate 2 --wire 8bit --clip 0.5", "--powersgd 4 --accumulate 4")  # the same in all languages
 
 
 def losses(path):
@@ -32,9 +33,14 @@ def main():
         print(f"skipped: {DATA} is not here: apt install dataset-fashion-mnist")
         sys.exit(77)
 
+    for way in WAYS if options.job == "mixed" else WAYS[:1]:
+        compare(options, way)
+
+
+def compare(options, way):
     cpp = [options.cpp, "--no-eval", "--quiet", "--curves", ""]
     csharp = [options.mono, options.csharp]
-    common = ["--steps", str(STEPS), "--batch", "64", "--seed", "7"]
+    common = ["--steps", str(STEPS), "--batch", "64", "--seed", "7", *way.split()]
     with tempfile.TemporaryDirectory() as folder:
         logs = {name: Path(folder) / name for name in ("cpp", "other")}
         run = [options.dt, "run", "-n", "2"]
@@ -50,7 +56,7 @@ def main():
         expected, found = losses(logs["cpp"]), losses(logs["other"])
     assert len(expected) == len(found) == STEPS, (len(expected), len(found))
     apart = max(abs(a - b) for a, b in zip(expected, found))
-    print(f"largest difference of {STEPS} losses: {apart:.2e}")
+    print(f"largest difference of {STEPS} losses: {apart:.2e} {way}")
     assert apart < 1e-3
 
 

@@ -12,6 +12,7 @@ import tempfile
 
 DATA = "/usr/share/datasets/fashion-mnist"
 ARGUMENTS = ["--steps", "20", "--batch", "64", "--seed", "1", "--no-eval"]
+WAYS = ("--accumulate 2 --wire 8bit --clip 0.5", "--powersgd 4 --accumulate 4")  # the same in all languages
 TOLERANCE = 1e-3
 LIMIT_S = 120
 
@@ -37,9 +38,10 @@ def main():
     in_java = [java, "-cp", class_path, "FashionMnist"]
     with tempfile.TemporaryDirectory() as folder:
         in_cpp = [trainer, "--curves", os.path.join(folder, "curves.png")]
-        wanted = losses("cpp", dt, [in_cpp, in_cpp], folder)
-        for name, ranks in {"java": [in_java, in_java], "mixed": [in_cpp, in_java]}.items():
-            got = losses(name, dt, ranks, folder)
+        for name, first, way in (("java", in_java, ""), ("mixed", in_cpp, ""), *((way, in_cpp, way) for way in WAYS)):
+            in_both = [[*each, *way.split()] for each in (in_cpp, first, in_java)]
+            wanted = losses("cpp", dt, [in_both[0], in_both[0]], folder)
+            got = losses("other", dt, in_both[1:], folder)
             if len(got) != 20 or len(wanted) != 20:
                 sys.exit(f"{name}: {len(got)} losses, C++ {len(wanted)}, instead of 20")
             worst = max(abs(a - b) / abs(a) for a, b in zip(wanted, got))

@@ -300,8 +300,8 @@ class Reducers(unittest.TestCase):
             for grads, text in (([flat[:4]], "grads has 1 elements; give one for each of 4"),
                                 ([flat[:3], flat[4:], None, apart],
                                  r"grads\[0\] has 3 elements of F32 in host memory; the parameter has 4 of F32"),
-                                ([flat[:4], flat[3:5], None, apart], '\\("a"\\) and \\[1\\] \\("b"\\) share memory'),
-                                ([flat[:4], None, None, apart], 'grads\\[1\\] \\("b"\\) is ')):
+                                ([flat[:4], flat[3:5], None, apart], r'grads\[1\] \(parameter "b"\) share memory'),
+                                ([flat[:4], None, None, apart], r'grads\[1\] \(parameter "b"\) is ')):
                 with self.assertRaisesRegex(dt.InvalidArgumentError, text):
                     dt.Reducer(comm, params, dt.ReducerOptions(grads=grads))
             with self.assertRaisesRegex(dt.InvalidArgumentError, "Shard: options.reducer.grads is set"):

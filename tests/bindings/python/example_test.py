@@ -9,6 +9,7 @@ import sys
 import tempfile
 
 STEPS, BATCH, RANKS = 20, 64, 2
+WAYS = ("--accumulate 2 --wire 8bit --clip 0.5", "--powersgd 4 --accumulate 4")  # the same in all languages
 TOLERANCE = 1e-3
 LIMIT_S = 100
 
@@ -51,6 +52,13 @@ def main():
             print(f"{name}: largest difference of the loss over {len(found)} steps {worst:.1e}")
             if len(found) != STEPS or worst > TOLERANCE:
                 sys.exit(f"{name}: {len(found)} losses, the largest difference is {worst}")
+        for way in WAYS:
+            options = way.split()
+            expected, found = losses(folder, "cpp", cpp + options), losses(folder, "both", cpp + options, python + options)
+            worst = max(abs(a - b) for a, b in zip(expected, found))
+            print(f"{way}: largest difference of the loss over {len(found)} steps {worst:.1e}")
+            if len(found) != STEPS or worst > TOLERANCE:
+                sys.exit(f"{way}: {len(found)} losses, the largest difference is {worst}")
         checkpoint = os.path.join(folder, "checkpoint.npz")
         resumable = python + ["--save", checkpoint, "--resume", checkpoint, "--save-every", "3"]
         part = losses(folder, "part", resumable, steps=STEPS // 2 + 1)

@@ -242,5 +242,8 @@ TEST_CASE("a batch that cannot be dealt evenly names sizes that can") {
   CHECK(check_batch(120, 7, 60000) ==
         "--batch 120 cannot be dealt evenly to 7 ranks; choose 119 or 126");
   CHECK(check_batch(2, 3, 60000) == "--batch 2 cannot be dealt evenly to 3 ranks; choose 3");
+  CHECK(check_batch(120, 3, 60000, 4) == "");
+  CHECK(check_batch(120, 2, 60000, 7) ==
+        "--batch 120 cannot be dealt evenly to 2 ranks, in 7 passes each; choose 112 or 126");
   CHECK(contains(check_batch(200, 2, 100), "is more than the 100 training images"));
 }

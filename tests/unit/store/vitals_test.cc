@@ -141,6 +141,8 @@ TEST_CASE("Vitals: whereabouts follow the time since the last word") {
   CHECK(watched.vitals.whereabouts(0, kBegin).empty());
   watched.vitals.tell(0, Activity(), kBegin);
   CHECK(watched.vitals.whereabouts(0, kBegin) == "has entered no operation yet");
+  CHECK(watched.vitals.whereabouts(0, kBegin + 3100 * kMs) ==
+        "had entered no operation when it last told, 3.1 s ago");
   watched.vitals.tell(0, inside(7, 400), kBegin);
   CHECK(watched.vitals.whereabouts(0, kBegin + 600 * kMs) ==
         "is inside allreduce #7 \"bucket 3\" on comm \"world\" for 1.0 s");

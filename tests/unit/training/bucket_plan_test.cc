@@ -81,10 +81,12 @@ TEST_CASE("plan_in_place: a bucket is one piece of memory, of one dtype, up to i
     const auto neighbours = dt::training::find_neighbours(params, order, places);
     return dt::training::plan_in_place(params, caps, order, neighbours);
   };
-  CHECK(plan({0, 1, 2, 4, 3, 5, 6}, {100}) == Buckets{{0, 1, 2, 4}, {3}, {5}, {6}});
+  CHECK(plan({0, 1, 2, 4, 3, 5, 6}, {100}) == Buckets{{0, 1, 2, 4, 5}, {3}, {6}});
   CHECK(plan({6, 3, 4, 2, 1, 5, 0}, {100}) == Buckets{{6}, {3}, {4, 2, 1, 5, 0}});
   CHECK(plan({6, 3, 4, 2, 1, 5, 0}, {1, 16}) == Buckets{{6}, {3}, {4, 2}, {1, 5, 0}});
-  CHECK(plan({0, 2, 1, 4, 3, 5, 6}, {100}) == Buckets{{0}, {2, 1}, {4}, {3}, {5}, {6}});
+  CHECK(plan({0, 2, 1, 4, 3, 5, 6}, {100}) == Buckets{{0}, {2, 1}, {4, 5}, {3}, {6}});
+  // An array of each dtype, with parameters by turns.
+  CHECK(plan({0, 3, 1, 5, 2}, {100}) == Buckets{{0, 1, 5, 2}, {3}});
   places[0] -= 4;
-  CHECK(plan({6, 3, 4, 2, 1, 5, 0}, {100}) == Buckets{{6}, {3}, {4, 2, 1, 5}, {0}});
+  CHECK(plan({6, 3, 4, 2, 1, 5, 0}, {100}) == Buckets{{6}, {4, 2, 1, 5}, {3}, {0}});
 }

@@ -12,7 +12,8 @@ import java.util.List;
  * @param index in launch order
  * @param last whether it is the step's last
  * @param params indices of its parameters, in the order of memory
- * @param data gradients at multiples of 256 bytes, and padding of any value; for the call alone
+ * @param data gradients at multiples of 256 bytes, and padding of any value, or those of {@link
+ *     ReducerOptions#withGradients} one behind the other; for the call alone
  * @param stream on GPUs the CUDA stream in whose order the gradients are complete, else 0
  */
 public record Bucket(int index, boolean last, List<Integer> params, Tensor data, long stream) {

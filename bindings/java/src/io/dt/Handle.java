@@ -77,7 +77,10 @@ abstract class Handle implements AutoCloseable {
     return new ClosedException(getClass().getSimpleName(), cause);
   }
 
-  /** Destroys the handle; later calls are refused. Never waits for other ranks; may be repeated. */
+  /**
+   * Destroys the handle; later calls are refused. Does not wait for other ranks, but for a second at
+   * most where they still use memory of yours; may be repeated.
+   */
   @Override
   public void close() {
     state.run();

@@ -27,6 +27,8 @@ public final class Reducer extends Handle {
   private final Tensor[] watched;
 
   private final boolean ofShard;
+  /** Gradients lie in memory of the caller's. */
+  private final boolean inOwnMemory;
   private final long[] rowElements;
   private volatile HookCalls hook;
   private Leases leases = new Leases();
@@ -69,6 +71,7 @@ public final class Reducer extends Handle {
     this.rowElements = rowElements;
     this.params = List.copyOf(params);
     this.ofShard = ofShard;
+    inOwnMemory = !gradients.isEmpty();
     watched = new Tensor[params.size()];
   }
 
@@ -150,7 +153,7 @@ public final class Reducer extends Handle {
    * As {@link #gradient}, for libraries that take addresses.
    *
    * @param index of the parameter
-   * @return aligned to 256 bytes; valid until {@link #rebuild()} returns true or this is closed, of
+   * @return aligned to 256 bytes, or what withGradients says; valid until {@link #rebuild()} returns true or this is closed, of
    *     a shard from stage 2 on until the step's last {@code ready} of it
    */
   public long gradientAddress(int index) {
@@ -393,7 +396,19 @@ public final class Reducer extends Handle {
     }
   }
 
+  /** For a call that may write to gradients, which a close meanwhile must not let go. */
+  private boolean enter() {
+    if (!inOwnMemory) return false;
+    if (!state().retain()) number(); // throws
+    return true;
+  }
+
+  private void leave(boolean entered) {
+    if (entered) state().release();
+  }
+
   private void arrive(boolean unused, int index, long gradient, long stream) {
+    boolean entered = enter();
     try {
       if (unused) {
         Raw.reducer_unused(number(), index, gradient, stream);
@@ -405,6 +420,7 @@ public final class Reducer extends Handle {
     } catch (DtException e) {
       throw HookCalls.of(hook, e);
     } finally {
+      leave(entered);
       Reference.reachabilityFence(this);
     }
   }
@@ -451,10 +467,13 @@ public final class Reducer extends Handle {
    * @param stream CUDA stream that will use the gradients; ignored on a host communicator
    */
   public void finish(long stream) {
+    boolean entered = enter();
     try {
       run(number -> Raw.reducer_finish(number, stream));
     } catch (DtException e) {
       throw HookCalls.of(hook, e);
+    } finally {
+      leave(entered);
     }
     // A refused call may leave the step open, and dt uses them on.
     for (Tensor each; (each = borrowed.poll()) != null; ) Tensor.release(each);
@@ -480,7 +499,12 @@ public final class Reducer extends Handle {
    * @return the norm of before
    */
   public double clipNorm(double maxNorm, double normType) {
-    return call(number -> Raw.reducer_clip_norm(number, maxNorm, normType, 0, 0));
+    boolean entered = enter();
+    try {
+      return call(number -> Raw.reducer_clip_norm(number, maxNorm, normType, 0, 0));
+    } finally {
+      leave(entered);
+    }
   }
 
   /**
