@@ -16,7 +16,7 @@ constexpr int32_t kWireParams = sizeof kCounts / sizeof *kCounts;
 
 using Gradients = std::vector<std::vector<float>>;
 
-/// Of which the mean has rounding errors, and one is infinite.
+/// Values whose mean has rounding errors; one of them is infinite.
 std::vector<float> gradient(int step, int rank, int32_t param) {
   std::vector<float> values(static_cast<size_t>(kCounts[param]));
   for (size_t i = 0; i < values.size(); ++i) {

@@ -91,7 +91,7 @@ class Pair {
     memory_->seen = host_results_ = host_places_ = memory_->own;
     Options there = options;
     Options here = options;  // with the same plan
-    // What nobody uses becomes zeros there, and stays as it is elsewhere.
+    // A gradient that no rank has becomes zeros there, and stays as it is elsewhere.
     own_places_ = mode == Mode::kMixed && !options.find_unused && !options.static_graph;
     for (size_t p = 0; own_places_ && p < params_.size(); ++p) {
       there.places.push_back(memory_->own[p].data());
