@@ -156,7 +156,7 @@ unsafe sealed class Trainer {
         double rate = real("--lr"), clip = real("--clip");
         string data = options["--data"] + "/train-", lossLog = options["--loss-log"];
         byte[] labels = Read(data + "labels-idx1-ubyte.gz", 8, most);
-        int size = world.Size, passes = (int)number("--accumulate"), images = (int)(batch / size / passes);
+        int size = world.Size, passes = (int)Math.Max(number("--accumulate"), 1), images = (int)(batch / size / passes);
         if (batch % (size * passes) != 0) throw new ArgumentException("--batch must be a multiple of " + size * passes);
         Trainer own = new Trainer(Read(data + "images-idx3-ubyte.gz", 16, most * Pixels), labels, images, passes,
             (ulong)seed);

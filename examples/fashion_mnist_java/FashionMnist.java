@@ -28,7 +28,7 @@ public record FashionMnist(Map<String, String> options, Job job, Comm comm) {
 
   private void run() throws IOException {
     int batch = (int) number("--batch", 120), localBatch = batch / comm.size(), limit = (int) number("--limit", 0);
-    int passes = (int) number("--accumulate", 1), images = localBatch / passes;
+    int passes = (int) Math.max(number("--accumulate", 1), 1), images = localBatch / passes;
     String data = options.getOrDefault("--data", "/usr/share/datasets/fashion-mnist") + "/train-";
     byte[] labels = read(data + "labels-idx1-ubyte.gz", 1, limit), pixels = read(data + "images-idx3-ubyte.gz", 3, limit);
     if (batch % (comm.size() * passes) != 0 || batch > labels.length) throw new IOException("--batch cannot be dealt to the ranks");

@@ -56,7 +56,7 @@ class Trainer:
         self.options, self.job = options, job
         self.comm = job.world()
         self.rank, self.size = self.comm.rank, self.comm.size
-        if options.batch % (self.size * options.accumulate) != 0:
+        if options.accumulate < 1 or options.batch % (self.size * options.accumulate) != 0:
             raise SystemExit(f"--batch {options.batch} cannot be dealt evenly to {self.size} ranks"
                              f" and {options.accumulate} passes of each")
         self.local_batch = options.batch // self.size

@@ -2121,9 +2121,10 @@ DT_API dt_status dt_reducer_stats(dt_reducer* reducer, dt_reducer_statistics* ou
 /** Drops the handle; memory given by dt_reducer_grad() goes with it, so work of the caller that
  * uses it must be done. What operations still use after a second, inside a step or after an error,
  * stays with the communicator until that is gone. Where that is the caller's memory
- * (dt_reducer_options.grads), it waits for the second; in host memory the communicator then breaks
- * on all ranks, so that the memory is the caller's again; GPU memory must live as long as the
- * communicator. @param reducer may be NULL. @thread any @since ABI 0 */
+ * (dt_reducer_options.grads), it waits for the second; the communicator then breaks on all ranks,
+ * so that the memory is the caller's again, once no other call on the handle runs. Memory of the
+ * GPU and of dt_mem_alloc() must live as long as the communicator: others may still write there.
+ * @param reducer may be NULL. @thread any @since ABI 0 */
 DT_API void dt_reducer_destroy(dt_reducer* reducer);
 
 /* ---- Shard --------------------------------------------------------------------------------- */

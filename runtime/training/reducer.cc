@@ -98,15 +98,21 @@ Reducer::~Reducer() {
 void Reducer::leave_places() {
   const Wait wait{Deadline::after_ms(kLastStepMs)};
   for (const auto& bucket : buckets_) {
+    if (travels_apart(*bucket)) continue;
     const auto& [hooked_on, hooked] = bucket->hooked;
     const auto& comm = hooked != nullptr ? hooked_on : comm_;
     const auto& work = hooked != nullptr ? hooked : bucket->work;
     if (work == nullptr || comm->backend().wait(*work, wait)) continue;
-    comm->backend().fail(Status(
-        Code::kAborted,
-        format("reducer on comm \"%s\": rank %d destroyed it inside a step, while a bucket was "
-               "being reduced in its caller's memory; call dt_reducer_finish before",
-               comm_->name().c_str(), comm_->rank())));
+    ErrorInfo info;
+    info.code = Code::kAborted;
+    info.rank = comm_->world_rank(comm_->rank());
+    info.pid = getpid();
+    info.operation = kind_name(Kind::kAllreduce);
+    info.message = format(
+        "comm \"%s\": rank %d (pid %lld) destroyed its reducer inside a step, while a bucket "
+        "was being reduced in its caller's memory; call dt_reducer_finish before",
+        comm->name().c_str(), info.rank, static_cast<long long>(info.pid));
+    comm->backend().fail(Status(std::move(info)));
     (void)comm->backend().quiesce(Wait{Deadline::after_ms(kLastStepMs)});
   }
 }

@@ -30,10 +30,11 @@ void Reducer::place(Bucket& bucket, char* memory) {
     if (device_ == nullptr) std::memset(bucket.wire, 0, static_cast<size_t>(2 * bytes));
   }
   for (const int32_t index : bucket.params) {
-    Slot& slot = slots_[static_cast<size_t>(index)];
-    const bool own = options_.places.empty() || params_[static_cast<size_t>(index)].count == 0;
-    slot.data =
-        own ? bucket.data + slot.start * element : options_.places[static_cast<size_t>(index)];
+    const auto param = static_cast<size_t>(index);
+    Slot& slot = slots_[param];
+    slot.data = options_.places.empty()     ? bucket.data + slot.start * element
+                : params_[param].count == 0 ? memory
+                                            : options_.places[param];
     slot.wire = slot.received = nullptr;
     if (quantized) {
       const int64_t at = kernels::quantized_bytes(slot.start / kernels::kQuantBlock, 8);

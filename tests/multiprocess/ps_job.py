@@ -17,7 +17,7 @@ import threading
 import time
 
 SLOW = "CURVE_STEPS" in os.environ  # a sanitizer's build: fewer steps, and more time for them
-LIMIT_S, REPORT = (300, 40) if SLOW else (120, 100)
+LIMIT_S, REPORT = (240, 40) if SLOW else (120, 100)
 STEPS, KILL_WORKER_AT, KILL_SERVER_AT = 10 * REPORT, 3 * REPORT, 5 * REPORT
 AHEAD = 4
 SAVE_MS = 200

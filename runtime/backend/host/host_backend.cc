@@ -401,8 +401,9 @@ Status HostBackend::break_with(Status status) {
 }
 
 void HostBackend::report() {
-  if (report_due_.load(std::memory_order_relaxed) && report_due_.exchange(false) &&
-      options_.on_broken && !options_.part) {
+  // fail() makes it due without the turn, so that another thread may see it before the reason.
+  if (report_due_.load(std::memory_order_relaxed) && interrupt_.fired() &&
+      report_due_.exchange(false) && options_.on_broken && !options_.part) {
     options_.on_broken(options_.name, interrupt_.status());
   }
 }

@@ -163,6 +163,7 @@ class MultihostBackend final : public Backend {
 
   void fail(Status status) override {
     loop()->run([&] { conductor_->break_with(status); });
+    settle();
   }
   Status broken() const override { return interrupt_.status(); }
 
@@ -273,8 +274,12 @@ class MultihostBackend final : public Backend {
   bool ended(const Work& work) {
     if (!work.done()) return false;
     conductor_->await_count();
-    if (conductor_->told() && options_.settle && !settled_.exchange(true)) options_.settle();
+    settle();
     return true;
+  }
+  /// What the control plane was told of a failure has arrived.
+  void settle() {
+    if (conductor_->told() && options_.settle && !settled_.exchange(true)) options_.settle();
   }
   /// Since when the wait for `work` is still to be counted.
   int64_t count_wait(const Work& work, int64_t since_ns) {

@@ -78,8 +78,8 @@ abstract class Handle implements AutoCloseable {
   }
 
   /**
-   * Destroys the handle; later calls are refused. Does not wait for other ranks, but for a second at
-   * most where they still use memory of yours; may be repeated.
+   * Destroys the handle; later calls are refused. Does not wait for other ranks, but for some
+   * seconds at most where they still use memory of yours; may be repeated.
    */
   @Override
   public void close() {
