@@ -116,7 +116,7 @@ class Work {
   int64_t completed_ns_ = 0;
   Guarded<State> state_;
   std::shared_ptr<Launch> launch_;
-  // Of the work of a group. `self_` keeps it alive until it completes, also if its handle is gone.
+  // For the work of a group: `self_` keeps it alive until it completes, also if its handle is gone.
   std::vector<std::shared_ptr<Work>> parts_;
   std::atomic<size_t> incomplete_{0};
   std::shared_ptr<Work> self_;
