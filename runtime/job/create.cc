@@ -123,9 +123,7 @@ Result<std::shared_ptr<backend::Backend>> Job::open_part(
   backend::HostWorldOptions options;
   options.name = name;
   options.part = places.size() != ranks.size();
-  options.on_broken = [control = control_](const std::string& communicator, const Status& status) {
-    control->report(communicator, status);
-  };
+  tell_failures(&options);
   std::vector<int64_t> offsets;
   const auto& local = engine->options().world_ranks;
   for (size_t i = 0; i < ranks.size(); ++i) {

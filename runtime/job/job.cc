@@ -287,9 +287,7 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
   backend::HostWorldOptions world;
   world.name = kWorldName;
   world.part = links_ != nullptr;
-  world.on_broken = [control = control_](const std::string& communicator, const Status& status) {
-    control->report(communicator, status);
-  };
+  tell_failures(&world);
   DT_TRY_VALUE(auto backend, backend::create_host_world(engine, world, wait));
   std::vector<int32_t> ranks(static_cast<size_t>(verdict.world_size));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -317,6 +315,13 @@ comm::Communicator::Options Job::options_of(const std::string& name,
   options.timeout_ms = collective_timeout_ms_;
   options.first_timeout_ms = first_timeout_ms();
   return options;
+}
+
+void Job::tell_failures(backend::HostWorldOptions* options) const {
+  options->on_broken = [control = control_](const std::string& communicator, const Status& status) {
+    control->report_soon(communicator, status, [] {});
+  };
+  options->settle = [control = control_] { control->settle(); };
 }
 
 backend::MultihostOptions Job::multihost_options(

@@ -153,6 +153,8 @@ class Job {
   Status share_memory(const Config& config, const store::Verdict& verdict,
                       shm::ArenaListener listener, const Wait& wait);
   Status connect_hosts(const store::Verdict& verdict, const Wait& wait);
+  /// The control plane hears of the failures of a communicator of this host.
+  void tell_failures(backend::HostWorldOptions* options) const;
   backend::MultihostOptions multihost_options(const std::shared_ptr<backend::HostEngine>& engine);
   void watch_peers(const store::Verdict& verdict);
   void begin_heartbeats();

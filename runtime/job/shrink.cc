@@ -162,9 +162,7 @@ Status Job::build(comm::Communicator& comm, const store::GatherVerdict& met,
   options.pids.clear();
   backend::HostWorldOptions world;
   world.name = out->name;
-  world.on_broken = [control = control_](const std::string& communicator, const Status& status) {
-    control->report(communicator, status);
-  };
+  tell_failures(&world);
   for (size_t i = 0; i < met.present.size(); ++i) {
     const auto& [rank, socket_name] = met.present[i];
     const auto record = std::find_if(local.records.begin(), local.records.end(),

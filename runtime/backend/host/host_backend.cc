@@ -54,7 +54,7 @@ HostBackend::~HostBackend() {
 }
 
 Status HostBackend::submit(const Collective& collective, std::shared_ptr<Work> work) {
-  DT_TRY(interrupt_.status());
+  DT_TRY(refused());
   DT_TRY(engine_->progress().begin());
   enqueue(collective, std::move(work));
   (void)help();
@@ -134,12 +134,12 @@ Status HostBackend::run(const Collective& collective) {
       if (turn_.give()) doorbell_.ring();
       if (work != nullptr) return finish_helping(*work);
       if (pending()) engine_->progress().notify();
-      if (!status.ok()) report();
+      if (!status.ok()) settle();
       return status;
     }
     if (turn_.give()) doorbell_.ring();
   }
-  DT_TRY(interrupt_.status());
+  DT_TRY(refused());
   helpers_.fetch_add(1, std::memory_order_seq_cst);
   work = std::make_shared<Work>();
   enqueue(collective, work);
@@ -189,7 +189,7 @@ Status HostBackend::run_here(const Collective& collective) {
 }
 
 bool HostBackend::wait(Work& work, const Wait& wait) {
-  if (work.done()) return true;
+  if (work.done()) return ended();
   const bool only_looks = wait.deadline.passed();
   helpers_.fetch_add(1, std::memory_order_seq_cst);
   SpinPolicy spin_policy = engine_->progress().spin_policy();
@@ -217,7 +217,7 @@ bool HostBackend::wait(Work& work, const Wait& wait) {
     }
     if (done || give_up) {
       leave_help();
-      return done;
+      return done && ended();
     }
     if (sleepy || awake) spin_policy.renew();
     sleepy = !sleepy && !awake && !spin_policy.spin();
@@ -241,7 +241,6 @@ bool HostBackend::try_advance(Advance* out, bool before_sleep) {
   *out = advance_queue();
   if (before_sleep && out->step == Step::kBlocked) out->awaited = awaited();
   if (turn_.give()) doorbell_.ring();
-  report();
   return true;
 }
 
@@ -395,17 +394,27 @@ void HostBackend::note_last(const Collective& collective, int64_t sequence) {
 
 Status HostBackend::break_with(Status status) {
   engine_->arena()->quarantine();
-  if (!broke_.exchange(true)) report_due_.store(true);
+  if (!broke_.exchange(true) && options_.on_broken && !options_.part) {
+    options_.on_broken(options_.name, status);
+    unsettled_.store(true);
+  }
   interrupt_.fire(std::move(status));
   return interrupt_.status();
 }
 
-void HostBackend::report() {
-  // fail() makes it due without the turn, so that another thread may see it before the reason.
-  if (report_due_.load(std::memory_order_relaxed) && interrupt_.fired() &&
-      report_due_.exchange(false) && options_.on_broken && !options_.part) {
-    options_.on_broken(options_.name, interrupt_.status());
-  }
+void HostBackend::settle() {
+  if (interrupt_.fired() && unsettled_.exchange(false) && options_.settle) options_.settle();
+}
+
+Status HostBackend::refused() {
+  Status status = interrupt_.status();
+  if (!status.ok()) settle();
+  return status;
+}
+
+bool HostBackend::ended() {
+  settle();
+  return true;
 }
 
 void HostBackend::interrupt(Status status) {
@@ -418,7 +427,7 @@ void HostBackend::interrupt(Status status) {
 void HostBackend::fail(Status status) {
   (void)break_with(std::move(status));
   if (pending()) engine_->progress().notify();
-  report();
+  settle();
 }
 
 bool HostBackend::quiesce(const Wait& wait) {

@@ -71,8 +71,6 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   /// Advances the queue if nobody else does. False: somebody else does.
   /// `before_sleep`: the rank's doorbell rings when that one is through.
   bool try_advance(Advance* out, bool before_sleep);
-  /// Tells the control plane of a failure, without locks.
-  void report();
   /// A caller has waited so long for the operation that is under way here. Where somebody else
   /// advances it, it is not known for whom, and counts for nobody.
   void count_wait(int64_t ns);
@@ -118,6 +116,11 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   void note_last(const Collective& collective, int64_t sequence);
   /// Breaks the communicator with `status` if it is the first; returns the first.
   Status break_with(Status status);
+  /// Callers' threads: where the communicator broke here, that has arrived at the control plane.
+  void settle();
+  /// Ok while it is not broken; else settled. Likewise ended(), behind a work that is done: true.
+  Status refused();
+  bool ended();
   void leave_help();
   /// Advances the other communicators where no thread does; brings `deadline` forward to theirs.
   /// True: something moved.
@@ -152,7 +155,7 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   std::atomic<int32_t> groups_{0};  ///< begun and not left
   std::atomic<int> completion_fd_{-1};
   std::atomic<bool> broke_{false};
-  std::atomic<bool> report_due_{false};
+  std::atomic<bool> unsettled_{false};
   PulseCell pulse_;  ///< written by whoever has the turn
   Excuse excuse_;
   Interrupt interrupt_;  ///< fired: broken, for good

@@ -184,15 +184,19 @@ std::string Conductor::doing(int32_t peer, const tcp::Link& link) const {
 }
 
 /// Nobody explained the broken link. A peer that timed out because of a third one may have gone:
-/// where the way to that one is cut here too, that is the news.
+/// where the way to that one is cut here too, that is the news. If the peer has left the job, that
+/// may be the cause, or it did so behind the break: both are told.
 void Conductor::on_grace() {
   if (broken_) return;
-  if (absent_.count(suspect_) != 0) return left(suspect_, true);
   const bool overdue =
       present() != nullptr && excuse_.apply(present()->collective.deadline).passed();
   const bool cut = std::any_of(links_.begin(), links_.end(),
                                [](const auto& entry) { return entry.second->cut_off(); });
-  break_with(overdue && cut ? timed_out() : suspicion_);
+  if (overdue && cut) return break_with(timed_out());
+  if (absent_.count(suspect_) == 0) return break_with(suspicion_);
+  ErrorInfo info = suspicion_.info();
+  info.message += "; " + peer_text(suspect_) + kHasLeft;
+  break_with(Status(std::move(info)));
 }
 
 Status Conductor::timed_out() const {
@@ -251,9 +255,9 @@ void Conductor::break_with(const Status& status) {
   if (broken_) return;
   broken_ = true;
   const bool first = !interrupt_->fired();
+  if (first) tell(status);
   interrupt_->fire(status);
   local_.interrupt(interrupt_->status());
-  if (first) tell(status);
   drive();
 }
 

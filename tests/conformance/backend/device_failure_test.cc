@@ -154,6 +154,24 @@ TEST_CASE(
   }));
 }
 
+TEST_CASE(
+    "device: what broke the communicator beside it on the host is the error, not what follows") {
+  require_none(run_ranks(over_nccl(2), [&](Rank& rank) {
+    Collective late;
+    late.deadline = Deadline::after_ms(10);
+    if (rank.rank == 1) return rank.meet();
+    const Status first = rank.backend->on_host().run(late);
+    rank.expect(first.code() == Code::kTimeout, first.message());
+    rank.backend->interrupt(Status(Code::kPeerLost, "rank 1 has ended because of it"));
+    rank.expect(rank.backend->broken().message() == first.message(),
+                rank.backend->broken().message());
+    std::vector<float> data(kDeviceCount, 1);
+    const Status later = rank.run(sum(&data));
+    rank.expect(later.message() == first.message(), later.message());
+    rank.meet();
+  }));
+}
+
 TEST_CASE("device: a call of NCCL that hangs holds up nobody for longer than the deadline") {
   Setup setup = over_nccl(2);
   require_none(run_ranks(setup, [&](Rank& rank) {

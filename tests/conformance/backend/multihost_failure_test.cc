@@ -89,25 +89,33 @@ TEST_CASE("Multihost: backends are destroyed with works queued, in any order") {
 }
 
 TEST_CASE("Multihost: a peer whose connection breaks is named with both addresses") {
-  play(hosts({0, 1}), [](Rank& rank) {
-    rank.expect_ok(rank.backend->run(Collective()), "barrier");
-    rank.meet();
-    if (rank.rank == 1) {
-      rank.backend->interrupt(Status(Code::kPeerLost, "failed here"));
-      return rank.meet();
-    }
-    Collective barrier;
-    barrier.deadline = Deadline::after_ms(30'000);
-    const Status status = rank.backend->run(barrier);
-    const std::string text = status.message();
-    rank.expect(status.code() == Code::kPeerLost && status.info().rank == 101, text);
-    rank.expect(contains(text,
-                         "barrier #2 on comm \"world\", rank 0 (host0): the connection "
-                         "between rank 100 (host0) at 127.0.0.1:") &&
-                    contains(text, " and rank 101 (host1 pid ") && contains(text, " broke: "),
-                text);
-    rank.meet();
-  });
+  // One that has left the job may have done so behind the break: then both are told.
+  for (const bool has_left : {false, true}) {
+    play(hosts({0, 1}), [has_left](Rank& rank) {
+      rank.expect_ok(rank.backend->run(Collective()), "barrier");
+      rank.meet();
+      if (rank.rank == 1) {
+        rank.backend->interrupt(Status(Code::kPeerLost, "failed here"));
+        return rank.meet();
+      }
+      if (has_left) rank.backend->peer_left(1);
+      Collective barrier;
+      barrier.deadline = Deadline::after_ms(30'000);
+      const Status status = rank.backend->run(barrier);
+      const std::string text = status.message();
+      rank.expect(status.code() == Code::kPeerLost && status.info().rank == 101, text);
+      rank.expect(contains(text,
+                           "barrier #2 on comm \"world\", rank 0 (host0): the connection "
+                           "between rank 100 (host0) at 127.0.0.1:") &&
+                      contains(text, " and rank 101 (host1 pid ") && contains(text, " broke: "),
+                  text);
+      rank.expect(
+          contains(text, "start the job again; rank 1 (world rank 101, host1, pid ") == has_left &&
+              contains(text, ") has left the job with dt_finalize, and this") == has_left,
+          text);
+      rank.meet();
+    });
+  }
 }
 
 TEST_CASE("Multihost: a rank that destroyed its communicator is named by whoever meets it") {

@@ -274,7 +274,7 @@ TEST_CASE("join on GPUs: an average that has no other place stays in its bucket 
 
 TEST_CASE("join on GPUs: a rank that leaves the loop before the others is named to them") {
   for (const char* const backend : {"nccl", "staged"}) {
-    CAPTURE(backend);
+    CAPTURE(std::string(backend));
     run_on_gpus({backend, kJoinRanks}, [](GpuRank& rank) {
       training::Reducer::Options options = small_buckets(/*sum=*/true);
       options.find_unused = true;
