@@ -46,36 +46,23 @@ inline void check_equal(int64_t comm, int64_t data, int64_t bytes, const std::st
   detail::check(dt_check_equal(handle<dt_comm>(comm), memory(data), bytes,
                                name.empty() ? nullptr : name.c_str(), memory(stream)));
 }
-/** The count as a number, then means and variances as doubles. */
-inline Bytes batch_moments(int64_t comm, int64_t input, int64_t batch, int64_t channels,
-                           int64_t spatial, int32_t dtype) {
-  const std::size_t room = detail::channel_room(channels);
-  std::vector<double> out(2 * room);
-  int64_t count = 0;
+/** mean, variance and count: addresses that take the results. */
+inline void batch_moments(int64_t comm, int64_t input, int64_t batch, int64_t channels,
+                          int64_t spatial, int32_t dtype, int64_t mean, int64_t variance,
+                          int64_t count, int64_t stream) {
   detail::check(dt_batch_moments(handle<dt_comm>(comm), memory(input), batch, channels, spatial,
-                                 static_cast<dt_dtype>(dtype), out.data(), out.data() + room,
-                                 &count));
-  Packer packed;
-  packed.add_number(count);
-  Bytes bytes = packed.take();
-  bytes.data.append(reinterpret_cast<const char*>(out.data()), out.size() * sizeof out[0]);
-  return bytes;
+                                 static_cast<dt_dtype>(dtype), handle<double>(mean),
+                                 handle<double>(variance), handle<int64_t>(count), memory(stream)));
 }
-/** Takes means and variances as doubles, and gives sums and products likewise. */
-inline Bytes batch_gradient_sums(int64_t comm, int64_t input, int64_t gradient, int64_t batch,
-                                 int64_t channels, int64_t spatial, int32_t dtype, const char* DATA,
-                                 int64_t BYTES, double epsilon) {
-  const std::size_t room = detail::channel_room(channels);
-  std::vector<double> in(2 * room);
-  std::vector<double> out(2 * room);
-  if (BYTES > 0) {
-    memcpy(in.data(), DATA, std::min(in.size() * sizeof in[0], static_cast<std::size_t>(BYTES)));
-  }
-  detail::check(dt_batch_gradient_sums(handle<dt_comm>(comm), memory(input), memory(gradient),
-                                       batch, channels, spatial, static_cast<dt_dtype>(dtype),
-                                       in.data(), in.data() + room, epsilon, out.data(),
-                                       out.data() + room));
-  return {std::string(reinterpret_cast<const char*>(out.data()), out.size() * sizeof out[0])};
+/** mean and variance: addresses that are read; sum and product: that take the results. */
+inline void batch_gradient_sums(int64_t comm, int64_t input, int64_t gradient, int64_t batch,
+                                int64_t channels, int64_t spatial, int32_t dtype, int64_t mean,
+                                int64_t variance, double epsilon, int64_t sum, int64_t product,
+                                int64_t stream) {
+  detail::check(dt_batch_gradient_sums(
+      handle<dt_comm>(comm), memory(input), memory(gradient), batch, channels, spatial,
+      static_cast<dt_dtype>(dtype), handle<double>(mean), handle<double>(variance), epsilon,
+      handle<double>(sum), handle<double>(product), memory(stream)));
 }
 /** 0 where `color` is negative. */
 inline int64_t comm_split(int64_t comm, int32_t color, int32_t key) {

@@ -3406,31 +3406,36 @@ DT_API void dt_sampler_destroy(dt_sampler* sampler);
  *
  * Collective: all ranks call it in the same order beside the communicator's operations, with the
  * same channels and dtype; batch and spatial may differ. All ranks get the same bits.
- * @param comm         a host communicator.
+ *
+ * Over GPUs all arrays, results too, lie in the memory of the rank's GPU: the call enqueues on
+ * `stream` and returns, and the arrays stay borrowed until the stream has come to its end.
+ * @param comm         the communicator.
  * @param input        [batch, channels, spatial] elements of this rank, borrowed during the call;
  *                     may be NULL if batch is 0.
  * @param batch        samples of this rank, >= 0. With channels last, its rows.
  * @param channels     in [1, 2^24].
  * @param spatial      elements of a channel of one sample that lie together, >= 1; 1 where channels
  *                     are last.
- * @param dtype        of input: DT_F32 or DT_F64.
+ * @param dtype        of input: DT_F16, DT_BF16, DT_F32 or DT_F64.
  * @param out_mean     [channels] means.
  * @param out_variance [channels] variances without Bessel's correction; times count / (count - 1)
  *                     for a running variance as PyTorch keeps it.
  * @param out_count    elements of each channel, over all ranks.
+ * @param stream       as in dt_allreduce().
  * @return DT_OK. Any argument that is not as above, and no element on any rank (on all ranks, and
- *         the communicator stays usable): DT_ERR_INVALID_ARGUMENT. DT_ERR_MISMATCH: another dtype
- *         (the communicator stays usable) or other channels. DT_ERR_UNSUPPORTED: a communicator
- *         over GPUs. DT_ERR_INVALID_STATE inside a group; any communicator error. NaN and
- *         infinities give what they give in plain sums.
+ *         the communicator stays usable; over GPUs the count is 0 instead, means and variances are
+ *         NaN): DT_ERR_INVALID_ARGUMENT. DT_ERR_MISMATCH: another dtype (the communicator stays
+ *         usable; over GPUs it does not) or other channels. DT_ERR_INVALID_STATE inside a group;
+ *         any communicator error. NaN and infinities give what they give in plain sums.
  * @thread any; serialised per communicator
  * @cost two passes over the input, in double precision, and one allgather of 16 bytes per channel
- *       and 24 more per rank.
+ *       and 24 more per rank. Over GPUs one pass; GPU memory for a row of each rank and for sums,
+ *       256 KiB or more, which the first call takes.
  * @since ABI 0
  */
 DT_API dt_status dt_batch_moments(dt_comm* comm, const void* input, int64_t batch, int64_t channels,
                                   int64_t spatial, dt_dtype dtype, double* out_mean,
-                                  double* out_variance, int64_t* out_count);
+                                  double* out_variance, int64_t* out_count, dt_stream stream);
 
 /**
  * Sums of each channel over the batches of all ranks that the gradient of batch normalisation's
@@ -3441,7 +3446,7 @@ DT_API dt_status dt_batch_moments(dt_comm* comm, const void* input, int64_t batc
  * epsilon) * (gradient - out_sum / count - normalised * out_product / count).
  *
  * Collective, as dt_batch_moments().
- * @param comm        a host communicator.
+ * @param comm        the communicator.
  * @param input       [batch, channels, spatial] elements of this rank, as dt_batch_moments() had
  *                    them, borrowed during the call like gradient; NULL only if batch is 0.
  * @param gradient    [batch, channels, spatial] elements: of the loss, by the normalised input
@@ -3449,12 +3454,13 @@ DT_API dt_status dt_batch_moments(dt_comm* comm, const void* input, int64_t batc
  * @param batch       samples of this rank, >= 0.
  * @param channels    in [1, 2^24].
  * @param spatial     >= 1; 1 where channels are last.
- * @param dtype       of input and gradient: DT_F32 or DT_F64.
+ * @param dtype       of input and gradient: DT_F16, DT_BF16, DT_F32 or DT_F64.
  * @param mean        [channels], of dt_batch_moments().
  * @param variance    [channels], likewise.
  * @param epsilon     finite and >= 0.
  * @param out_sum     [channels] sums; the gradient of the bias over all ranks.
  * @param out_product [channels] sums; the gradient of the weight over all ranks.
+ * @param stream      as in dt_allreduce().
  * @return as dt_batch_moments(); no element on any rank gives sums of 0.
  * @thread any; serialised per communicator
  * @cost one pass over both, in double precision, and one allgather as in dt_batch_moments().
@@ -3463,7 +3469,8 @@ DT_API dt_status dt_batch_moments(dt_comm* comm, const void* input, int64_t batc
 DT_API dt_status dt_batch_gradient_sums(dt_comm* comm, const void* input, const void* gradient,
                                         int64_t batch, int64_t channels, int64_t spatial,
                                         dt_dtype dtype, const double* mean, const double* variance,
-                                        double epsilon, double* out_sum, double* out_product);
+                                        double epsilon, double* out_sum, double* out_product,
+                                        dt_stream stream);
 
 #ifdef __cplusplus
 }

@@ -648,8 +648,15 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
     out.mean.resize(detail::channel_room(channels));
     out.variance.resize(out.mean.size());
     detail::check(dt_batch_moments(get_handle(), input, batch, channels, spatial, dtype,
-                                   out.mean.data(), out.variance.data(), &out.count));
+                                   out.mean.data(), out.variance.data(), &out.count, nullptr));
     return out;
+  }
+  /** The same into arrays of the communicator's memory, over GPUs in the order of `stream`. */
+  void batch_moments(const void* input, int64_t batch, int64_t channels, int64_t spatial,
+                     dt_dtype dtype, double* mean, double* variance, int64_t* count,
+                     dt_stream stream) {
+    detail::check(dt_batch_moments(get_handle(), input, batch, channels, spatial, dtype, mean,
+                                   variance, count, stream));
   }
   /** Likewise of a gradient. `moments` are those of the input; their channels are its channels. */
   BatchGradientSums batch_gradient_sums(const void* input, const void* gradient, int64_t batch,
@@ -660,10 +667,19 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
     BatchGradientSums out;
     out.sum.resize(moments.mean.size());
     out.product.resize(moments.mean.size());
-    detail::check(dt_batch_gradient_sums(
-        get_handle(), input, gradient, batch, static_cast<int64_t>(moments.mean.size()), spatial,
-        dtype, moments.mean.data(), variance.data(), epsilon, out.sum.data(), out.product.data()));
+    detail::check(dt_batch_gradient_sums(get_handle(), input, gradient, batch,
+                                         static_cast<int64_t>(moments.mean.size()), spatial, dtype,
+                                         moments.mean.data(), variance.data(), epsilon,
+                                         out.sum.data(), out.product.data(), nullptr));
     return out;
+  }
+  /** The same into arrays of the communicator's memory, over GPUs in the order of `stream`. */
+  void batch_gradient_sums(const void* input, const void* gradient, int64_t batch, int64_t channels,
+                           int64_t spatial, dt_dtype dtype, const double* mean,
+                           const double* variance, double epsilon, double* sum, double* product,
+                           dt_stream stream) {
+    detail::check(dt_batch_gradient_sums(get_handle(), input, gradient, batch, channels, spatial,
+                                         dtype, mean, variance, epsilon, sum, product, stream));
   }
 
  private:

@@ -19,8 +19,8 @@ Status check_batch_shape(const Call& call, const training::BatchShape& shape) {
     return call.invalid("spatial is %lld; it must be >= 1, and is 1 where channels are last",
                         number(shape.spatial));
   }
-  if (shape.dtype != Dtype::kF32 && shape.dtype != Dtype::kF64) {
-    return call.invalid("dtype is %s; it must be f32 or f64", dtype_name(shape.dtype));
+  if (!is_floating(shape.dtype)) {
+    return call.invalid("dtype is %s; it must be f16, bf16, f32 or f64", dtype_name(shape.dtype));
   }
   const int64_t most = std::numeric_limits<int64_t>::max() / dtype_bytes(shape.dtype);
   if (shape.batch > most / shape.channels / shape.spatial) {
@@ -33,13 +33,32 @@ Status check_batch_shape(const Call& call, const training::BatchShape& shape) {
   return {};
 }
 
-Status check_on_host(const Call& call, const CommObject& on) {
-  if (on.comm->backend().device() == nullptr) return {};
-  return Status(Code::kUnsupported,
-                format("%s: comm \"%s\" is one over GPUs, and batch statistics are made in host "
-                       "memory; sum on the GPU and give [count, sums] to dt_allreduce(), or use a "
-                       "host communicator (backend.name = host)",
-                       call.function(), on.comm->name().c_str()));
+/// [channels] doubles, or what else is named, on the rank's GPU.
+template <class T>
+Status check_array(const Call& call, cuda::Runtime& gpu, const char* name, const T* array,
+                   int64_t count) {
+  const auto* const bytes = reinterpret_cast<const char*>(array);
+  return check_on_gpu(call, gpu, name, bytes, bytes + count * static_cast<int64_t>(sizeof(T)) - 1);
+}
+
+Status check_elements_on_gpu(const Call& call, cuda::Runtime& gpu, const char* name,
+                             const void* elements, const training::BatchShape& shape) {
+  if (shape.batch == 0) return {};
+  const int64_t bytes = shape.count() * shape.channels * dtype_bytes(shape.dtype);
+  return check_array(call, gpu, name, static_cast<const char*>(elements), bytes);
+}
+
+kernels::BatchView view_of(const void* input, const void* gradient,
+                           const training::BatchShape& shape) {
+  return {input, gradient, shape.batch, shape.channels, shape.spatial, shape.dtype};
+}
+
+/// Of a communicator over GPUs; made by the first call.
+std::shared_ptr<training::DeviceBatchNorm> batch_norm_of(CommObject& on) {
+  return on.batch_norm.with([&](auto& made) {
+    if (made == nullptr) made = std::make_shared<training::DeviceBatchNorm>(on.comm);
+    return made;
+  });
 }
 
 }  // namespace
@@ -52,7 +71,7 @@ extern "C" {
 
 dt_status dt_batch_moments(dt_comm* comm, const void* input, int64_t batch, int64_t channels,
                            int64_t spatial, dt_dtype dtype, double* out_mean, double* out_variance,
-                           int64_t* out_count) {
+                           int64_t* out_count, dt_stream stream) {
   return on_comm("dt_batch_moments", comm, [&](const Call& call, const CommPtr& on) -> Status {
     const training::BatchShape shape{batch, channels, spatial, static_cast<Dtype>(dtype)};
     DT_TRY(check_batch_shape(call, shape));
@@ -60,7 +79,14 @@ dt_status dt_batch_moments(dt_comm* comm, const void* input, int64_t batch, int6
     DT_TRY(call.not_null(out_mean, "out_mean"));
     DT_TRY(call.not_null(out_variance, "out_variance"));
     DT_TRY(call.not_null(out_count, "out_count"));
-    DT_TRY(check_on_host(call, *on));
+    if (const auto gpu = on->comm->backend().device(); gpu != nullptr) {
+      DT_TRY(check_elements_on_gpu(call, *gpu, "input", input, shape));
+      DT_TRY(check_array(call, *gpu, "out_mean", out_mean, channels));
+      DT_TRY(check_array(call, *gpu, "out_variance", out_variance, channels));
+      DT_TRY(check_array(call, *gpu, "out_count", out_count, 1));
+      return on->job->seen(batch_norm_of(*on)->moments(view_of(input, nullptr, shape), out_mean,
+                                                       out_variance, out_count, stream_of(stream)));
+    }
     const auto moments = training::batch_moments(*on->comm, input, shape);
     DT_TRY(on->job->seen(moments.status()));
     const training::Moments& all = moments.value();
@@ -76,7 +102,7 @@ dt_status dt_batch_moments(dt_comm* comm, const void* input, int64_t batch, int6
 dt_status dt_batch_gradient_sums(dt_comm* comm, const void* input, const void* gradient,
                                  int64_t batch, int64_t channels, int64_t spatial, dt_dtype dtype,
                                  const double* mean, const double* variance, double epsilon,
-                                 double* out_sum, double* out_product) {
+                                 double* out_sum, double* out_product, dt_stream stream) {
   return on_comm(
       "dt_batch_gradient_sums", comm, [&](const Call& call, const CommPtr& on) -> Status {
         const training::BatchShape shape{batch, channels, spatial, static_cast<Dtype>(dtype)};
@@ -92,7 +118,17 @@ dt_status dt_batch_gradient_sums(dt_comm* comm, const void* input, const void* g
         }
         DT_TRY(call.not_null(out_sum, "out_sum"));
         DT_TRY(call.not_null(out_product, "out_product"));
-        DT_TRY(check_on_host(call, *on));
+        if (const auto gpu = on->comm->backend().device(); gpu != nullptr) {
+          DT_TRY(check_elements_on_gpu(call, *gpu, "input", input, shape));
+          DT_TRY(check_elements_on_gpu(call, *gpu, "gradient", gradient, shape));
+          DT_TRY(check_array(call, *gpu, "mean", mean, channels));
+          DT_TRY(check_array(call, *gpu, "variance", variance, channels));
+          DT_TRY(check_array(call, *gpu, "out_sum", out_sum, channels));
+          DT_TRY(check_array(call, *gpu, "out_product", out_product, channels));
+          return on->job->seen(batch_norm_of(*on)->gradient_sums(view_of(input, gradient, shape),
+                                                                 {mean, variance, epsilon}, out_sum,
+                                                                 out_product, stream_of(stream)));
+        }
         const auto sums = training::batch_gradient_sums(*on->comm, input, gradient, shape,
                                                         {mean, variance, epsilon});
         DT_TRY(on->job->seen(sums.status()));

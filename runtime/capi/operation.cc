@@ -48,6 +48,23 @@ Status check_rank(const Call& call, const char* argument, int32_t rank, int32_t 
   return call.invalid("%s is %d; the communicator has ranks 0 to %d", argument, rank, size - 1);
 }
 
+Status check_on_gpu(const Call& call, cuda::Runtime& gpu, const std::string& what,
+                    const char* first, const char* last) {
+  for (const char* const byte : {first, last}) {
+    DT_TRY_VALUE(const cuda::PointerInfo info, gpu.pointer_info(byte));
+    if (info.memory == cuda::Memory::kManaged) continue;
+    if (info.memory != cuda::Memory::kDevice) {
+      return call.invalid("%s %s in memory of the host; give memory of the rank's GPU",
+                          what.c_str(), byte == first ? "begins" : "ends");
+    }
+    if (info.device != gpu.device().index) {
+      return call.invalid("%s lies on GPU %d; give memory of the rank's GPU, which is %d",
+                          what.c_str(), info.device, gpu.device().index);
+    }
+  }
+  return {};
+}
+
 Status check_buffer(const Call& call, const char* argument, const void* buffer, int64_t count) {
   if (buffer != nullptr || count == 0) return {};
   return call.invalid("%s is NULL with count %lld", argument, static_cast<long long>(count));

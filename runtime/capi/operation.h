@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,9 @@ Status check_op(const Call& call, dt_reduce_op op);
 Status check_reduction(const Call& call, const backend::Backend& backend, Dtype dtype, ReduceOp op);
 Status check_rank(const Call& call, const char* argument, int32_t rank, int32_t size);
 Status check_buffer(const Call& call, const char* argument, const void* buffer, int64_t count);
+/// On GPUs: that both bytes, the first and the last of `what`, are memory of the rank's GPU.
+Status check_on_gpu(const Call& call, cuda::Runtime& gpu, const std::string& what,
+                    const char* first, const char* last);
 /// Regions of `a_bytes` and `b_bytes` may not overlap, unless b begins `allowed` bytes after a.
 Status check_overlap(const Call& call, const void* a, int64_t a_bytes, const void* b,
                      int64_t b_bytes, int64_t allowed);

@@ -120,24 +120,6 @@ Result<std::vector<int32_t>> read_order(const Call& call, const char* options, c
   return std::vector<int32_t>(order, order + count);
 }
 
-/// On GPUs: that all of it is memory of the rank's.
-Status check_on_gpu(const Call& call, cuda::Runtime& gpu, const std::string& what,
-                    const char* first, const char* last) {
-  for (const char* const byte : {first, last}) {
-    DT_TRY_VALUE(const cuda::PointerInfo info, gpu.pointer_info(byte));
-    if (info.memory == cuda::Memory::kManaged) continue;
-    if (info.memory != cuda::Memory::kDevice) {
-      return call.invalid("%s %s in memory of the host; give memory of the rank's GPU",
-                          what.c_str(), byte == first ? "begins" : "ends");
-    }
-    if (info.device != gpu.device().index) {
-      return call.invalid("%s lies on GPU %d; give memory of the rank's GPU, which is %d",
-                          what.c_str(), info.device, gpu.device().index);
-    }
-  }
-  return {};
-}
-
 /// Where the caller's gradients lie, which must not overlap.
 Result<std::vector<char*>> read_places(const Call& call, const CommObject& on, const char* options,
                                        void* const* grads, const int64_t* row_elements,

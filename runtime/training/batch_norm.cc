@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <string>
 
+#include "kernels/host/cast.h"
+
 namespace dt::training {
 namespace {
 
@@ -73,6 +75,15 @@ GradientSums gradient_sums_of(const T* input, const T* gradient, const BatchShap
     sums.product[c] += each * ((input[i] - by.mean[c]) * scale[c]);
   });
   return sums;
+}
+
+/// Elements of 16 bits are widened into `wide`.
+const float* as_f32(const void* elements, const BatchShape& shape, std::vector<float>* wide) {
+  if (shape.dtype == Dtype::kF32) return static_cast<const float*>(elements);
+  const int64_t count = shape.count() * shape.channels;
+  wide->resize(static_cast<size_t>(count));
+  kernels::cast(shape.dtype, elements, Dtype::kF32, wide->data(), count);
+  return wide->data();
 }
 
 std::string place_of(const comm::Communicator& comm, BatchQuestion question,
@@ -147,8 +158,9 @@ void Moments::merge(const Moments& other) {
 }
 
 Moments own_moments(const void* input, const BatchShape& shape) {
-  return shape.dtype == Dtype::kF64 ? moments_of(static_cast<const double*>(input), shape)
-                                    : moments_of(static_cast<const float*>(input), shape);
+  if (shape.dtype == Dtype::kF64) return moments_of(static_cast<const double*>(input), shape);
+  std::vector<float> wide;
+  return moments_of(as_f32(input, shape, &wide), shape);
 }
 
 GradientSums own_gradient_sums(const void* input, const void* gradient, const BatchShape& shape,
@@ -157,7 +169,9 @@ GradientSums own_gradient_sums(const void* input, const void* gradient, const Ba
     return gradient_sums_of(static_cast<const double*>(input), static_cast<const double*>(gradient),
                             shape, by);
   }
-  return gradient_sums_of(static_cast<const float*>(input), static_cast<const float*>(gradient),
+  std::vector<float> wide;
+  std::vector<float> wide_gradient;
+  return gradient_sums_of(as_f32(input, shape, &wide), as_f32(gradient, shape, &wide_gradient),
                           shape, by);
 }
 

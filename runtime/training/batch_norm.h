@@ -18,7 +18,7 @@ struct BatchShape {
   int64_t batch = 0;
   int64_t channels = 0;
   int64_t spatial = 1;
-  Dtype dtype = Dtype::kF32;  ///< kF32 or kF64
+  Dtype dtype = Dtype::kF32;  ///< kF16, kBf16, kF32 or kF64
 
   int64_t count() const { return batch * spatial; }  ///< elements of each channel
 };

@@ -498,64 +498,68 @@ void test_batch_norm(const fixture* f) {
   double mean[2] = {77, 77}, variance[2] = {77, 77}, sum[2] = {77, 77}, product[2] = {77, 77};
   int64_t count = 77;
   REFUSES_HANDLES(f, COMM, dt_comm, "comm",
-                  dt_batch_moments(h, rows, 2, 2, 1, DT_F64, mean, variance, &count));
-  REFUSES("input", dt_batch_moments(f->comm, NULL, 2, 2, 1, DT_F64, mean, variance, &count));
+                  dt_batch_moments(h, rows, 2, 2, 1, DT_F64, mean, variance, &count, NULL));
+  REFUSES("input", dt_batch_moments(f->comm, NULL, 2, 2, 1, DT_F64, mean, variance, &count, NULL));
   REFUSES("batch is -1; it must be >= 0",
-          dt_batch_moments(f->comm, rows, -1, 2, 1, DT_F64, mean, variance, &count));
+          dt_batch_moments(f->comm, rows, -1, 2, 1, DT_F64, mean, variance, &count, NULL));
   REFUSES("channels is 0; it must be in [1, 16777216]",
-          dt_batch_moments(f->comm, rows, 2, 0, 1, DT_F64, mean, variance, &count));
+          dt_batch_moments(f->comm, rows, 2, 0, 1, DT_F64, mean, variance, &count, NULL));
   REFUSES("channels is 16777217",
-          dt_batch_moments(f->comm, rows, 2, 16777217, 1, DT_F64, mean, variance, &count));
+          dt_batch_moments(f->comm, rows, 2, 16777217, 1, DT_F64, mean, variance, &count, NULL));
   REFUSES("spatial is 0; it must be >= 1",
-          dt_batch_moments(f->comm, rows, 2, 2, 0, DT_F64, mean, variance, &count));
-  REFUSES("dtype is i32; it must be f32 or f64",
-          dt_batch_moments(f->comm, rows, 2, 2, 1, DT_I32, mean, variance, &count));
+          dt_batch_moments(f->comm, rows, 2, 2, 0, DT_F64, mean, variance, &count, NULL));
+  REFUSES("dtype is i32; it must be f16, bf16, f32 or f64",
+          dt_batch_moments(f->comm, rows, 2, 2, 1, DT_I32, mean, variance, &count, NULL));
   REFUSES("dtype is ?",
-          dt_batch_moments(f->comm, rows, 2, 2, 1, (dt_dtype)15, mean, variance, &count));
+          dt_batch_moments(f->comm, rows, 2, 2, 1, (dt_dtype)15, mean, variance, &count, NULL));
   REFUSES("does not fit into 2^63 bytes",
-          dt_batch_moments(f->comm, rows, INT64_MAX, 2, 1, DT_F64, mean, variance, &count));
+          dt_batch_moments(f->comm, rows, INT64_MAX, 2, 1, DT_F64, mean, variance, &count, NULL));
   REFUSES("does not fit into 2^63 bytes",
-          dt_batch_moments(f->comm, rows, 2, 2, INT64_MAX, DT_F64, mean, variance, &count));
-  REFUSES("out_mean", dt_batch_moments(f->comm, rows, 2, 2, 1, DT_F64, NULL, variance, &count));
-  REFUSES("out_variance", dt_batch_moments(f->comm, rows, 2, 2, 1, DT_F64, mean, NULL, &count));
-  REFUSES("out_count", dt_batch_moments(f->comm, rows, 2, 2, 1, DT_F64, mean, variance, NULL));
+          dt_batch_moments(f->comm, rows, 2, 2, INT64_MAX, DT_F64, mean, variance, &count, NULL));
+  REFUSES("out_mean",
+          dt_batch_moments(f->comm, rows, 2, 2, 1, DT_F64, NULL, variance, &count, NULL));
+  REFUSES("out_variance",
+          dt_batch_moments(f->comm, rows, 2, 2, 1, DT_F64, mean, NULL, &count, NULL));
+  REFUSES("out_count",
+          dt_batch_moments(f->comm, rows, 2, 2, 1, DT_F64, mean, variance, NULL, NULL));
   REFUSES("no rank has an element",
-          dt_batch_moments(f->comm, NULL, 0, 2, 1, DT_F64, mean, variance, &count));
+          dt_batch_moments(f->comm, NULL, 0, 2, 1, DT_F64, mean, variance, &count, NULL));
   EXPECT(count == 77 && mean[0] > 76 && variance[1] > 76);
-  OK(dt_batch_moments(f->comm, rows, 2, 2, 1, DT_F64, mean, variance, &count));
+  OK(dt_batch_moments(f->comm, rows, 2, 2, 1, DT_F64, mean, variance, &count, NULL));
   EXPECT(count == 2 && fabs(mean[0] - 2) <= 0 && fabs(mean[1] - 20) <= 0);
   EXPECT(fabs(variance[0] - 1) <= 0 && fabs(variance[1] - 100) <= 0);
 
-  REFUSES_HANDLES(
-      f, COMM, dt_comm, "comm",
-      dt_batch_gradient_sums(h, rows, rows, 2, 2, 1, DT_F64, mean, variance, 0, sum, product));
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm",
+                  dt_batch_gradient_sums(h, rows, rows, 2, 2, 1, DT_F64, mean, variance, 0, sum,
+                                         product, NULL));
   REFUSES("input", dt_batch_gradient_sums(f->comm, NULL, rows, 2, 2, 1, DT_F64, mean, variance, 0,
-                                          sum, product));
+                                          sum, product, NULL));
   REFUSES("gradient", dt_batch_gradient_sums(f->comm, rows, NULL, 2, 2, 1, DT_F64, mean, variance,
-                                             0, sum, product));
+                                             0, sum, product, NULL));
   REFUSES("batch is -1", dt_batch_gradient_sums(f->comm, rows, rows, -1, 2, 1, DT_F64, mean,
-                                                variance, 0, sum, product));
+                                                variance, 0, sum, product, NULL));
   REFUSES("epsilon is -1; it must be finite and >= 0",
           dt_batch_gradient_sums(f->comm, rows, rows, 2, 2, 1, DT_F64, mean, variance, -1, sum,
-                                 product));
+                                 product, NULL));
   REFUSES("epsilon", dt_batch_gradient_sums(f->comm, rows, rows, 2, 2, 1, DT_F64, mean, variance,
-                                            (double)NAN, sum, product));
+                                            (double)NAN, sum, product, NULL));
   REFUSES("mean", dt_batch_gradient_sums(f->comm, rows, rows, 2, 2, 1, DT_F64, NULL, variance, 0,
-                                         sum, product));
+                                         sum, product, NULL));
   REFUSES("variance", dt_batch_gradient_sums(f->comm, rows, rows, 2, 2, 1, DT_F64, mean, NULL, 0,
-                                             sum, product));
+                                             sum, product, NULL));
   REFUSES("out_sum", dt_batch_gradient_sums(f->comm, rows, rows, 2, 2, 1, DT_F64, mean, variance, 0,
-                                            NULL, product));
+                                            NULL, product, NULL));
   REFUSES("out_product", dt_batch_gradient_sums(f->comm, rows, rows, 2, 2, 1, DT_F64, mean,
-                                                variance, 0, sum, NULL));
+                                                variance, 0, sum, NULL, NULL));
   EXPECT(sum[0] > 76 && product[1] > 76);
   OK(dt_group_begin(f->comm));
-  EXPECT(dt_batch_moments(f->comm, rows, 2, 2, 1, DT_F64, mean, variance, &count) ==
+  EXPECT(dt_batch_moments(f->comm, rows, 2, 2, 1, DT_F64, mean, variance, &count, NULL) ==
          DT_ERR_INVALID_STATE);
   EXPECT(dt_batch_gradient_sums(f->comm, rows, rows, 2, 2, 1, DT_F64, mean, variance, 0, sum,
-                                product) == DT_ERR_INVALID_STATE);
+                                product, NULL) == DT_ERR_INVALID_STATE);
   OK(dt_group_end(f->comm, NULL));
-  OK(dt_batch_gradient_sums(f->comm, rows, rows, 2, 2, 1, DT_F64, mean, variance, 0, sum, product));
+  OK(dt_batch_gradient_sums(f->comm, rows, rows, 2, 2, 1, DT_F64, mean, variance, 0, sum, product,
+                            NULL));
   EXPECT(fabs(sum[0] - 4) <= 0 && fabs(sum[1] - 40) <= 0);
   EXPECT(fabs(product[0] - 2) <= 0 && fabs(product[1] - 20) <= 0);
 }

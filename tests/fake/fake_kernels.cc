@@ -12,6 +12,7 @@
 #include "kernels/host/low_rank.h"
 #include "kernels/host/optimize.h"
 #include "kernels/host/quantize.h"
+#include "training/batch_norm.h"
 
 namespace dt::test {
 namespace {
@@ -129,6 +130,15 @@ void for_each_value(const std::vector<Tensor>& tensors, Dtype dtype, F function)
       }
     });
   }
+}
+
+training::BatchShape shape_of(const kernels::BatchView& view) {
+  return {view.batch, view.channels, view.spatial, view.dtype};
+}
+
+/// As the kernels may, so that what is too small or still in use is found.
+void use_scratch(const kernels::BatchView& view, double* scratch) {
+  std::fill_n(scratch, kernels::batch_scratch(view.channels), NAN);
 }
 
 constexpr int kLowBits = 28;  // of the second number of a sum of squares
@@ -280,6 +290,69 @@ class FakeTensorKernels final : public kernels::TensorKernels {
           store<T>(data, i, static_cast<T>(Wide(load<T>(data, i)) / static_cast<Wide>(divisor)));
         }
       });
+    });
+  }
+
+  Status batch_moments(const kernels::BatchView& view, double* scratch, double* row,
+                       cuda::Stream stream) override {
+    if (!is_floating(view.dtype)) return refuse(view.dtype);
+    return runtime_->launch(stream, [=] {
+      use_scratch(view, scratch);
+      const training::Moments own = training::own_moments(view.input, shape_of(view));
+      const auto channels = static_cast<size_t>(view.channels);
+      row[0] = static_cast<double>(own.count);
+      std::copy_n(own.mean.data(), channels, row + 1);
+      std::copy_n(own.deviation.data(), channels, row + 1 + channels);
+    });
+  }
+
+  Status batch_gradient_sums(const kernels::BatchView& view, const kernels::BatchScale& scale,
+                             double* scratch, double* row, cuda::Stream stream) override {
+    if (!is_floating(view.dtype)) return refuse(view.dtype);
+    return runtime_->launch(stream, [=] {
+      use_scratch(view, scratch);
+      const training::GradientSums own = training::own_gradient_sums(
+          view.input, view.gradient, shape_of(view), {scale.mean, scale.variance, scale.epsilon});
+      const auto channels = static_cast<size_t>(view.channels);
+      std::copy_n(own.sum.data(), channels, row);
+      std::copy_n(own.product.data(), channels, row + channels);
+    });
+  }
+
+  Status merge_moments(const double* rows, int32_t ranks, int64_t channels, double* mean,
+                       double* variance, int64_t* count, cuda::Stream stream) override {
+    return runtime_->launch(stream, [=] {
+      training::Moments all;
+      for (int32_t rank = 0; rank < ranks; ++rank) {
+        const double* const row = rows + rank * kernels::moments_row(channels);
+        const double* const means = row + 1;
+        const double* const deviations = means + channels;
+        all.merge({static_cast<int64_t>(row[0]),
+                   {means, means + channels},
+                   {deviations, deviations + channels}});
+      }
+      all.mean.resize(static_cast<size_t>(channels), NAN);
+      all.deviation.resize(static_cast<size_t>(channels), NAN);
+      for (size_t c = 0; c < all.mean.size(); ++c) {
+        mean[c] = all.mean[c];
+        variance[c] = all.deviation[c] / static_cast<double>(all.count);
+      }
+      *count = all.count;
+    });
+  }
+
+  Status merge_gradient_sums(const double* rows, int32_t ranks, int64_t channels, double* sum,
+                             double* product, cuda::Stream stream) override {
+    return runtime_->launch(stream, [=] {
+      std::fill_n(sum, channels, 0);
+      std::fill_n(product, channels, 0);
+      for (int32_t rank = 0; rank < ranks; ++rank) {
+        const double* const row = rows + rank * kernels::gradient_row(channels);
+        for (int64_t c = 0; c < channels; ++c) {
+          sum[c] += row[c];
+          product[c] += row[channels + c];
+        }
+      }
     });
   }
 

@@ -18,6 +18,7 @@
 
 #include "../bench/session.h"
 #include "../fake/elements.h"
+#include "batch_checks.h"
 #include "join_checks.h"
 #include "shard_checks.h"
 #include "wire_checks.h"
@@ -210,6 +211,7 @@ int check(Session* session) {
   check_shards(session);
   check_wire(session);
   check_join(session);
+  check_batch_statistics(session);
   session->leave();
   std::printf("rank %d: right\n", session->rank());
   return 0;

@@ -88,10 +88,12 @@ std::vector<Whole> on_ranks(const std::vector<T>& input, const std::vector<T>& g
     const auto channels = static_cast<size_t>(layout.channels);
     for (auto* each : {&out.mean, &out.variance, &out.sum, &out.product}) each->resize(channels);
     RANK_TRY(dt_batch_moments(rank.world, own, layout.batches[r], layout.channels, layout.spatial,
-                              dtype_of<T>(), out.mean.data(), out.variance.data(), &out.count));
+                              dtype_of<T>(), out.mean.data(), out.variance.data(), &out.count,
+                              nullptr));
     return dt_batch_gradient_sums(rank.world, own, own_gradient, layout.batches[r], layout.channels,
                                   layout.spatial, dtype_of<T>(), out.mean.data(),
-                                  out.variance.data(), epsilon, out.sum.data(), out.product.data());
+                                  out.variance.data(), epsilon, out.sum.data(), out.product.data(),
+                                  nullptr);
   }));
   return all;
 }
@@ -213,13 +215,13 @@ TEST_CASE("batch_moments: without any element it is an error on all ranks, and s
   const auto outcomes = run_ranks(3, [](const Rank& rank) -> dt_status {
     double mean[2] = {7, 7}, variance[2] = {7, 7}, sums[4] = {7, 7, 7, 7};
     RANK_TRY(dt_batch_gradient_sums(rank.world, nullptr, nullptr, 0, 2, 1, DT_F64, mean, variance,
-                                    0, sums, sums + 2));
+                                    0, sums, sums + 2, nullptr));
     for (const double sum : sums) {
       if (std::fabs(sum) > 0) return DT_ERR_INTERNAL;
     }
     int64_t count = 7;
     const dt_status status =
-        dt_batch_moments(rank.world, nullptr, 0, 2, 1, DT_F32, mean, variance, &count);
+        dt_batch_moments(rank.world, nullptr, 0, 2, 1, DT_F32, mean, variance, &count, nullptr);
     if (count != 7 || mean[0] < 7 || variance[1] < 7) return DT_ERR_INTERNAL;  // untouched
     const std::string text = dt_last_error();
     RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));  // it is whole
@@ -240,13 +242,14 @@ TEST_CASE("batch_moments: ranks of another dtype or another call are named with 
     double a[1], b[1] = {1};
     int64_t count = 0;
     const auto r = static_cast<size_t>(rank.rank);
-    const dt_status status = dt_batch_moments(rank.world, input, 1, 1, 1,
-                                              rank.rank == 1 ? DT_F64 : DT_F32, a, b, &count);
+    const dt_status status = dt_batch_moments(
+        rank.world, input, 1, 1, 1, rank.rank == 1 ? DT_F64 : DT_F32, a, b, &count, nullptr);
     texts[r] = dt_last_error();
     const dt_status other =
         rank.rank == 2
-            ? dt_batch_gradient_sums(rank.world, input, input, 1, 1, 1, DT_F32, input, b, 1, a, a)
-            : dt_batch_moments(rank.world, input, 1, 1, 1, DT_F32, a, b, &count);
+            ? dt_batch_gradient_sums(rank.world, input, input, 1, 1, 1, DT_F32, input, b, 1, a, a,
+                                     nullptr)
+            : dt_batch_moments(rank.world, input, 1, 1, 1, DT_F32, a, b, &count, nullptr);
     call_texts[r] = dt_last_error();
     RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));  // it is whole
     return status == DT_ERR_MISMATCH && other == DT_ERR_MISMATCH ? DT_OK : DT_ERR_INTERNAL;
@@ -269,7 +272,7 @@ TEST_CASE("batch_moments: ranks with other channels end in an error that names t
     double mean[3], variance[3];
     int64_t count = 0;
     return dt_batch_moments(rank.world, input, 2, rank.rank == 0 ? 2 : 3, 1, DT_F32, mean, variance,
-                            &count);
+                            &count, nullptr);
   });
   for (size_t r = 0; r < outcomes.size(); ++r) {
     INFO(outcomes[r].message);

@@ -43,27 +43,33 @@ namespace Dt
     }
 
     // Statistics for batch normalisation. An input has the elements [batch, channels, spatial]; with
-    // channels last, spatial is 1.
+    // channels last, spatial is 1. libdt refuses a number of channels that is not in [1, 2^24].
     public sealed partial class Comm
     {
         /// <summary>Mean and variance of each channel over the batches of all ranks, the same bits on
         /// all: the forward half of batch normalisation. Collective; a rank may have no samples. Of
-        /// floats or doubles.</summary>
+        /// 16-bit floats, floats or doubles; over host memory.</summary>
         public BatchMoments BatchMoments(Tensor input, int channels, long spatial = 1)
         {
-            long batch = Batch("BatchMoments", input, channels, spatial);
-            Pin pin = input.Pin();
-            try
-            {
-                byte[] packed = Raw.Native.batch_moments(this, input.AddressIn(pin), batch, channels, spatial,
-                    (int)input.Dtype);
-                return new BatchMoments(Doubles(packed, 8, channels),
-                    Doubles(packed, 8 + 8 * channels, channels), BitConverter.ToInt64(packed, 0));
-            }
-            finally
-            {
-                pin.Free();
-            }
+            double[] mean = new double[Room(channels)], variance = new double[mean.Length];
+            long[] count = new long[1];
+            BatchMoments(input, channels, mean, variance, count, spatial);
+            return new BatchMoments(mean, variance, count[0]);
+        }
+
+        /// <summary>The same with the results in tensors: mean and variance of one double for each
+        /// channel, count of one long. Over GPUs all are GPU memory, and the results are there in the
+        /// order of the stream of <see cref="With"/>.</summary>
+        public void BatchMoments(Tensor input, int channels, Tensor mean, Tensor variance, Tensor count,
+            long spatial = 1)
+        {
+            const string Name = "BatchMoments";
+            long batch = Batch(Name, input, channels, spatial);
+            CheckSize(Name, "mean", mean, Room(channels), Dtype.F64);
+            CheckSize(Name, "variance", variance, Room(channels), Dtype.F64);
+            CheckSize(Name, "count", count, 1, Dtype.I64);
+            Pinned(at => Raw.Native.batch_moments(this, at[0], batch, channels, spatial, (int)input.Dtype,
+                at[1], at[2], at[3], stream), input, mean, variance, count);
         }
 
         /// <summary>Sums over all ranks that the gradient of the input needs: the backward half. The
@@ -75,32 +81,35 @@ namespace Dt
             const string Name = "BatchGradientSums";
             if (moments == null)
                 throw DtException.InvalidArgument(Name + ": moments is null; give what BatchMoments gave");
+            double[] sum = new double[moments.Mean.Length], product = new double[sum.Length];
+            BatchGradientSums(input, gradient, moments.Mean, moments.Variance, sum, product, spatial, epsilon);
+            return new BatchGradientSums(sum, product);
+        }
+
+        /// <summary>The same with the moments and the results in tensors of one double for each channel.
+        /// Over GPUs all are GPU memory, and the results are there in the order of the stream of
+        /// <see cref="With"/>.</summary>
+        public void BatchGradientSums(Tensor input, Tensor gradient, Tensor mean, Tensor variance, Tensor sum,
+            Tensor product, long spatial = 1, double epsilon = 1e-5)
+        {
+            const string Name = "BatchGradientSums";
             if (input.Count != gradient.Count || input.Dtype != gradient.Dtype)
                 throw DtException.InvalidArgument(Name + ": input has " + input.Count + " elements of " + input.Dtype +
                     ", but gradient " + gradient.Count + " of " + gradient.Dtype + "; give two that are alike");
-            int channels = moments.Mean.Length;
+            long channels = mean.Count;
             long batch = Batch(Name, input, channels, spatial);
-            byte[] known = new byte[16 * channels];
-            Buffer.BlockCopy(moments.Mean, 0, known, 0, 8 * channels);
-            Buffer.BlockCopy(moments.Variance, 0, known, 8 * channels, 8 * channels);
-            Pin pin = input.Pin(), otherPin = gradient.Pin();
-            try
-            {
-                byte[] packed = Raw.Native.batch_gradient_sums(this, input.AddressIn(pin), gradient.AddressIn(otherPin),
-                    batch, channels, spatial, (int)input.Dtype, known, known.Length, epsilon);
-                return new BatchGradientSums(Doubles(packed, 0, channels), Doubles(packed, 8 * channels, channels));
-            }
-            finally
-            {
-                Pin.Free(ref pin, ref otherPin);
-            }
+            CheckSize(Name, "mean", mean, 0, Dtype.F64);
+            CheckSize(Name, "variance", variance, channels, Dtype.F64);
+            CheckSize(Name, "sum", sum, channels, Dtype.F64);
+            CheckSize(Name, "product", product, channels, Dtype.F64);
+            Pinned(at => Raw.Native.batch_gradient_sums(this, at[0], at[1], batch, channels, spatial,
+                (int)input.Dtype, at[2], at[3], epsilon, at[4], at[5], stream),
+                input, gradient, mean, variance, sum, product);
         }
 
-        // libdt refuses a number of channels that is not positive.
-        static long Batch(string operation, Tensor input, int channels, long spatial)
+        static long Batch(string operation, in Tensor input, long channels, long spatial)
         {
-            if (input.IsNone)
-                throw DtException.InvalidArgument(operation + ": input is null; give an array, a memory or a Tensor");
+            CheckGiven(operation, "input", input);
             if (channels < 1 || spatial < 1 || spatial > long.MaxValue / channels) return 0;
             if (input.Count % (channels * spatial) == 0) return input.Count / (channels * spatial);
             throw DtException.InvalidArgument(operation + ": input has " + input.Count +
@@ -108,11 +117,44 @@ namespace Dt
                 "; give it as [batch, channels, spatial]");
         }
 
-        static double[] Doubles(byte[] packed, int offset, int count)
+        /// Elements of an array with one for each channel; 0: libdt refuses so many.
+        static int Room(int channels) => channels < 1 || channels > 1 << 24 ? 0 : channels;
+
+        static void CheckGiven(string operation, string name, in Tensor tensor)
         {
-            double[] values = new double[count];
-            Buffer.BlockCopy(packed, offset, values, 0, 8 * count);
-            return values;
+            if (!tensor.IsNone) return;
+            throw DtException.InvalidArgument(operation + ": " + name +
+                " is null; give an array, a memory or a Tensor");
+        }
+
+        /// A count of 0: any.
+        static void CheckSize(string operation, string name, in Tensor tensor, long count, Dtype dtype)
+        {
+            CheckGiven(operation, name, tensor);
+            if (tensor.Dtype == dtype && (count == 0 || tensor.Count == count)) return;
+            throw DtException.InvalidArgument(operation + ": " + name + " has " + tensor.Count + " elements of " +
+                tensor.Dtype + "; give " + (count == 0 ? tensor.Count : count) + " of " + dtype);
+        }
+
+        /// Makes a call with the addresses of tensors, which stay in their place until it returns.
+        static void Pinned(Action<long[]> call, params Tensor[] tensors)
+        {
+            Pin[] pins = new Pin[tensors.Length];
+            long[] addresses = new long[tensors.Length];
+            int pinned = 0;
+            try
+            {
+                for (; pinned < pins.Length; ++pinned)
+                {
+                    pins[pinned].Set(tensors[pinned], 0);
+                    addresses[pinned] = tensors[pinned].AddressIn(pins[pinned]);
+                }
+                call(addresses);
+            }
+            finally
+            {
+                Pin.Free(pins, pinned);
+            }
         }
     }
 }

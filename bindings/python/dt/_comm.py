@@ -15,27 +15,27 @@ from ._errors import Error, invalid
 from ._interruptible import Result, interruptible
 from ._memory import Memory, make_memory
 from ._objects import Objects
-from ._types import (Array, Dtype, DtypeLike, Handle, ReduceOp, Stream, Unpacker, milliseconds,
-                     stream_number)
+from ._types import (Array, Dtype, DtypeLike, Handle, ReduceOp, Stream, milliseconds, stream_number)
 from ._work import Work
 
 _NOTHING: Launch = (0, 0, 0, 0, ())
 
 
 class BatchMoments(NamedTuple):
-    """Of each channel, over all ranks: arrays of doubles, and elements of each channel. The variance is
-    without Bessel's correction."""
+    """Of each channel, over all ranks: arrays of doubles, and elements of each channel, an int; or the
+    caller's arrays that take them. The variance is without Bessel's correction."""
 
-    mean: "array.array[float]"
-    variance: "array.array[float]"
-    count: int  # type: ignore[assignment]
+    mean: Any
+    variance: Any
+    count: Any
 
 
 class BatchGradientSums(NamedTuple):
-    """Of each channel, over all ranks: sums of the gradient, and of it times the normalised input."""
+    """Of each channel, over all ranks: sums of the gradient, and of it times the normalised input, as arrays
+    of doubles; or the caller's arrays that take them."""
 
-    sum: "array.array[float]"
-    product: "array.array[float]"
+    sum: Any
+    product: Any
 
 
 def _batch(operation: str, count: int, channels: int, spatial: int) -> int:
@@ -48,10 +48,9 @@ def _batch(operation: str, count: int, channels: int, spatial: int) -> int:
     return count // (channels * spatial)
 
 
-def _halves(packed: bytes) -> Tuple["array.array[float]", "array.array[float]"]:
-    doubles = array.array("d", packed)
-    middle = len(doubles) // 2
-    return doubles[:middle], doubles[middle:]
+def _room(channels: int) -> int:
+    """Elements of an array with one for each channel; 0: dt refuses so many."""
+    return channels if 1 <= channels <= 1 << 24 else 0
 
 
 class Comm(Blocks, Objects):
@@ -368,43 +367,73 @@ class Comm(Blocks, Objects):
 
     # ---- Batch statistics ----
 
-    def batch_moments(self, input: Array, channels: int, *, spatial: int = 1) -> BatchMoments:
+    def _doubles(self, operation: str, room: int) -> "array.array[float]":
+        if self._on_gpu:
+            raise invalid(f"{operation}: the communicator is over GPU memory, where the results lie; give arrays "
+                          "for them as out")
+        return array.array("d", bytes(8 * room))
+
+    def _sized(self, what: str, given: Array, room: int, dtype: Dtype, writable: bool) -> Tuple[int, int, Any]:
+        """Address, count, and what keeps the array; a room of 0: any count."""
+        address, _, count, found, keep = self._one(what, given, writable)
+        if found != dtype or room not in (0, count):
+            raise invalid(f"{what} has {count} elements of {Dtype(found).name}; give {room or count} of "
+                          f"{dtype.name}")
+        return address, count, keep
+
+    def batch_moments(self, input: Array, channels: int, *, spatial: int = 1, out: Optional[BatchMoments] = None,
+                      stream: Stream = 0) -> BatchMoments:
         """Mean and variance of each channel over the batches of all ranks, the same bits on all: the
         forward half of batch normalisation. Collective; a rank may have no samples.
 
-        input: [batch, channels, spatial] elements, F32 or F64
+        input: [batch, channels, spatial] elements, F16, BF16, F32 or F64
         spatial: elements of a channel of one sample that lie together; 1 where channels are last
+        out: arrays that take the results, and are returned: F64 with one element for each channel, and I64
+            with one for the count; over GPUs they must be given, and have the results in the stream's order
         """
-        address, _, count, dtype, keep = self._one("batch_moments: input", input, False)
-        packed = bytes(self._wait(keep, _raw.batch_moments, self._handle, address,
-                                  _batch("batch_moments", count, channels, spatial), channels, spatial,
-                                  dtype))
-        mean, variance = _halves(packed[8:])
-        return BatchMoments(mean, variance, Unpacker(packed).number())
+        operation = "batch_moments"
+        address, _, elements, dtype, keep = self._one(f"{operation}: input", input, False)
+        batch, room = _batch(operation, elements, channels, spatial), _room(channels)
+        results = out or BatchMoments(self._doubles(operation, room), self._doubles(operation, room),
+                                      array.array("q", [0]))
+        mean, _, keep_mean = self._sized(f"{operation}: out.mean", results.mean, room, Dtype.F64, True)
+        variance, _, keep_variance = self._sized(
+            f"{operation}: out.variance", results.variance, room, Dtype.F64, True)
+        count, _, keep_count = self._sized(f"{operation}: out.count", results.count, 1, Dtype.I64, True)
+        self._wait((keep, keep_mean, keep_variance, keep_count), _raw.batch_moments, self._handle, address,
+                   batch, channels, spatial, dtype, mean, variance, count, stream and stream_number(stream) or 0)
+        return out or results._replace(count=results.count[0])
 
     def batch_gradient_sums(self, input: Array, gradient: Array, moments: BatchMoments, *, spatial: int = 1,
-                            epsilon: float = 1e-5) -> BatchGradientSums:
+                            epsilon: float = 1e-5, out: Optional[BatchGradientSums] = None,
+                            stream: Stream = 0) -> BatchGradientSums:
         """What the gradient of the input needs of all ranks: the backward half. Collective.
 
-        input, moments: as batch_moments() had and gave them
+        input, moments: as batch_moments() had and gave them; means and variances may also be lists
         gradient: of the loss, by the normalised input after weight and bias
+        out: as that of batch_moments()
         """
         operation = "batch_gradient_sums"
-        channels = len(moments.mean)
-        if len(moments.variance) != channels:
-            raise invalid(f"{operation}: moments have {channels} means and {len(moments.variance)} "
-                          "variances; give what batch_moments() gave")
         address, _, count, dtype, keep = self._one(f"{operation}: input", input, False)
         other, _, other_count, other_dtype, keep_other = self._one(
             f"{operation}: gradient", gradient, False)
         if (count, dtype) != (other_count, other_dtype):
             raise invalid(f"{operation}: input has {count} elements of {Dtype(dtype).name}, gradient "
                           f"{other_count} of {Dtype(other_dtype).name}; give two arrays of one shape")
-        known = array.array("d", moments.mean) + array.array("d", moments.variance)
-        packed = bytes(self._wait((keep, keep_other), _raw.batch_gradient_sums, self._handle, address,
-                                  other, _batch(operation, count, channels, spatial), channels, spatial,
-                                  dtype, known, epsilon))
-        return BatchGradientSums(*_halves(packed))
+        known = [array.array("d", each) if isinstance(each, (list, tuple)) else each
+                 for each in (moments.mean, moments.variance)]
+        mean, channels, keep_mean = self._sized(f"{operation}: moments.mean", known[0], 0, Dtype.F64, False)
+        batch, room = _batch(operation, count, channels, spatial), _room(channels)
+        variance, _, keep_variance = self._sized(
+            f"{operation}: moments.variance", known[1], room, Dtype.F64, False)
+        results = out or BatchGradientSums(self._doubles(operation, room), self._doubles(operation, room))
+        total, _, keep_sum = self._sized(f"{operation}: out.sum", results.sum, room, Dtype.F64, True)
+        product, _, keep_product = self._sized(
+            f"{operation}: out.product", results.product, room, Dtype.F64, True)
+        self._wait((keep, keep_other, keep_mean, keep_variance, keep_sum, keep_product),
+                   _raw.batch_gradient_sums, self._handle, address, other, batch, channels, spatial, dtype,
+                   mean, variance, epsilon, total, product, stream and stream_number(stream) or 0)
+        return results
 
     # ---- Between two ranks ----
 

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/dtype.h"
+#include "kernels/batch.h"
 #include "kernels/cuda/chunks.h"
 
 namespace dt::kernels {
@@ -54,6 +55,7 @@ struct QuantizedLaunch {
 // CUDA loads a kernel when it is first used, and may wait for the whole device to do so: for ever,
 // where a collective runs there that waits for a peer. These load all kernels of a file beforehand.
 cudaError_t load_add();
+cudaError_t load_batch();
 cudaError_t load_copy();
 cudaError_t load_divide();
 cudaError_t load_low_rank();
@@ -90,6 +92,14 @@ cudaError_t launch_adamw(const UpdateLaunch& launch, Dtype dtype, std::span<cons
 /// `momentum`: the tensors have a `first`.
 cudaError_t launch_sgd(const UpdateLaunch& launch, Dtype dtype, std::span<const SgdStep> steps,
                        const StepGuard& guard, bool momentum);
+cudaError_t launch_batch_moments(cudaStream_t stream, const BatchView& view, double* scratch,
+                                 double* row);
+cudaError_t launch_batch_gradient_sums(cudaStream_t stream, const BatchView& view,
+                                       const BatchScale& scale, double* scratch, double* row);
+cudaError_t launch_merge_moments(cudaStream_t stream, const double* rows, int32_t ranks,
+                                 int64_t channels, double* mean, double* variance, int64_t* count);
+cudaError_t launch_merge_gradient_sums(cudaStream_t stream, const double* rows, int32_t ranks,
+                                       int64_t channels, double* sum, double* product);
 cudaError_t launch_draw_q(const Launch& launch, std::span<const LowRankMatrix> matrices,
                           int32_t rank);
 cudaError_t launch_orthonormalise(const Launch& launch, std::span<const LowRankMatrix> matrices,

@@ -37,6 +37,18 @@ Status check_low_rank(const char* call, std::span<const LowRankMatrix> matrices,
   return {};
 }
 
+Status check_batch(const char* call, const BatchView& view) {
+  DT_TRY(check_float(call, view.dtype));
+  DT_TRY(check_address(call, reinterpret_cast<uintptr_t>(view.input), view.dtype));
+  if (view.batch >= 0 && view.channels >= 1 && view.spatial >= 1) return {};
+  return Status(
+      Code::kInvalidArgument,
+      format("%s of %lld samples of %lld channels of %lld elements: a sample has at "
+             "least one of each",
+             call, static_cast<long long>(view.batch), static_cast<long long>(view.channels),
+             static_cast<long long>(view.spatial)));
+}
+
 class DeviceList : public TensorList {
  public:
   DeviceList(DeviceRecords device_records, int64_t size)
@@ -291,6 +303,38 @@ class CudaTensorKernels : public TensorKernels {
     });
   }
 
+  Status batch_moments(const BatchView& view, double* scratch, double* row,
+                       cuda::Stream stream) override {
+    DT_TRY(check_batch("batch_moments", view));
+    return launch_one("batch_moments", stream, [&](cudaStream_t on) {
+      return launch_batch_moments(on, view, scratch, row);
+    });
+  }
+
+  Status batch_gradient_sums(const BatchView& view, const BatchScale& scale, double* scratch,
+                             double* row, cuda::Stream stream) override {
+    DT_TRY(check_batch("batch_gradient_sums", view));
+    DT_TRY(check_address("batch_gradient_sums", reinterpret_cast<uintptr_t>(view.gradient),
+                         view.dtype));
+    return launch_one("batch_gradient_sums", stream, [&](cudaStream_t on) {
+      return launch_batch_gradient_sums(on, view, scale, scratch, row);
+    });
+  }
+
+  Status merge_moments(const double* rows, int32_t ranks, int64_t channels, double* mean,
+                       double* variance, int64_t* count, cuda::Stream stream) override {
+    return launch_one("merge_moments", stream, [&](cudaStream_t on) {
+      return launch_merge_moments(on, rows, ranks, channels, mean, variance, count);
+    });
+  }
+
+  Status merge_gradient_sums(const double* rows, int32_t ranks, int64_t channels, double* sum,
+                             double* product, cuda::Stream stream) override {
+    return launch_one("merge_gradient_sums", stream, [&](cudaStream_t on) {
+      return launch_merge_gradient_sums(on, rows, ranks, channels, sum, product);
+    });
+  }
+
   Status find_p(std::span<const LowRankMatrix> matrices, int32_t rank,
                 cuda::Stream stream) override {
     return low_rank("find_p", matrices, rank, stream,
@@ -355,6 +399,14 @@ class CudaTensorKernels : public TensorKernels {
     return checked(call, device(), start(on));
   }
 
+  /// A launch without a list of tensors.
+  template <class Start>
+  Status launch_one(const char* call, cuda::Stream stream, Start start) const {
+    const cuda::DeviceScope scope(device());
+    DT_TRY(scope.status());
+    return checked(call, device(), start(native(stream)));
+  }
+
   template <class Start>
   Status update(const char* call, const UpdateList& list, UpdateArrays needed, cuda::Stream stream,
                 Start start) const {
@@ -387,8 +439,8 @@ Result<std::shared_ptr<TensorKernels>> cuda_tensor_kernels(std::shared_ptr<cuda:
   const int32_t device = runtime->device().index;
   const cuda::DeviceScope scope(device);
   DT_TRY(scope.status());
-  for (const auto load : {load_add, load_copy, load_divide, load_low_rank, load_norm, load_powers,
-                          load_quantize, load_scale, load_update}) {
+  for (const auto load : {load_add, load_batch, load_copy, load_divide, load_low_rank, load_norm,
+                          load_powers, load_quantize, load_scale, load_update}) {
     DT_TRY(checked("loading kernels (cudaFuncGetAttributes)", device, load()));
   }
   return std::shared_ptr<TensorKernels>(std::make_shared<CudaTensorKernels>(std::move(runtime)));

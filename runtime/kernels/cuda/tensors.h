@@ -8,6 +8,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "cuda/runtime.h"
+#include "kernels/batch.h"
 #include "kernels/low_rank.h"
 #include "kernels/optimizer_step.h"
 
@@ -85,7 +86,7 @@ struct QuantizedPart {
 /// tensors and offsets are such multiples.
 ///
 /// Computed in f32 (in f64 where either dtype is f64), rounded once, to nearest even.
-class TensorKernels : public LowRankKernels {
+class TensorKernels : public LowRankKernels, public BatchKernels {
  public:
   /// May synchronise. The tensors' memory must stay as long as the list is used.
   virtual Result<std::shared_ptr<TensorList>> prepare(std::span<const Tensor> tensors) = 0;

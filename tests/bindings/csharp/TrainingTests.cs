@@ -486,6 +486,41 @@ static class TrainingTests
             "input has 2 elements of F64, but gradient 4 of F64");
         Suite.Throws<DtInvalidArgumentException>(
             () => world.BatchGradientSums(own, own, moments, 1, -1), "epsilon is -1");
+        BatchStatisticsInTensors(world, moments);
+    }
+
+    // The same elements in 16 bits.
+    static void BatchStatisticsInTensors(Comm world, BatchMoments moments)
+    {
+        BFloat16[][] rows =
+        {
+            new BFloat16[] { (BFloat16)1f, (BFloat16)10f }, new BFloat16[0],
+            new BFloat16[] { (BFloat16)3f, (BFloat16)30f }
+        };
+        BFloat16[] own = rows[world.Rank];
+        double[] mean = new double[2], variance = new double[2], sum = new double[2], product = new double[2];
+        long[] count = new long[1];
+        world.With(stream: IntPtr.Zero).BatchMoments(own, 2, mean, variance, count);
+        Suite.Check(mean[0] == moments.Mean[0] && mean[1] == moments.Mean[1], "means in a tensor");
+        Suite.Check(variance[0] == moments.Variance[0] && variance[1] == moments.Variance[1],
+            "variances in a tensor");
+        Suite.Check(count[0] == moments.Count, "the count in a tensor");
+        world.BatchGradientSums(own, own, mean, variance, sum, product, 1, 0);
+        Suite.Check(sum[0] == 4 && sum[1] == 40, "sums in a tensor");
+        Suite.Check(product[0] == 2 && product[1] == 20, "products in a tensor");
+        Suite.Throws<DtInvalidArgumentException>(() => world.BatchMoments(new double[0], 1 << 30),
+            "channels is 1073741824");
+        Suite.Throws<DtInvalidArgumentException>(
+            () => world.BatchMoments(own, 2, mean, new double[3], count),
+            "variance has 3 elements of F64; give 2 of F64");
+        Suite.Throws<DtInvalidArgumentException>(
+            () => world.BatchMoments(own, 2, mean, variance, new int[1]),
+            "count has 1 elements of I32; give 1 of I64");
+        Suite.Throws<DtInvalidArgumentException>(
+            () => world.BatchGradientSums(own, own, mean, variance, new float[2], product),
+            "sum has 2 elements of F32; give 2 of F64");
+        Suite.Throws<DtInvalidArgumentException>(
+            () => world.BatchGradientSums(own, own, mean, variance, sum, default(Tensor)), "product is null");
     }
 
     static void DataDiffer()

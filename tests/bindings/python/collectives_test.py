@@ -542,16 +542,48 @@ class BatchStatistics(unittest.TestCase):
                 comm.batch_moments(array.array("d", [1, 2, 3, 4]), 3)
             with self.assertRaisesRegex(dt.InvalidArgumentError, "channels is 0"):
                 comm.batch_moments(array.array("d", [1]), 0)
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "channels is 1099511627776"):
+                comm.batch_moments(array.array("d"), 1 << 40)
             with self.assertRaisesRegex(dt.InvalidArgumentError, "dtype is i32"):
                 comm.batch_moments(array.array("i", [1]), 1)
             with self.assertRaisesRegex(dt.InvalidArgumentError, "give two arrays of one shape"):
                 comm.batch_gradient_sums(array.array("d", [1, 2]), array.array("f", [1, 2]), moments)
-            with self.assertRaisesRegex(dt.InvalidArgumentError, "2 means and 1 variances"):
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "variance has 1 elements of F64; give 2 of F64"):
                 comm.batch_gradient_sums(own, own, moments._replace(variance=[1.0]))
             with self.assertRaisesRegex(dt.InvalidArgumentError, "epsilon is -1"):
                 comm.batch_gradient_sums(own, own, moments, epsilon=-1)
             with self.assertRaisesRegex(dt.InvalidArgumentError, "no rank has an element"):
                 comm.batch_moments(array.array("d"), 2)
+            comm.barrier()  # it is whole
+        run_ranks(3, body)
+
+    def test_into_given_arrays(self):
+        def body(_, comm):
+            # Rank 0 has (1, 10), rank 1 nothing, rank 2 (3, 30).
+            for dtype, rows in (("bfloat16", [[0x3F80, 0x4120], [], [0x4040, 0x41F0]]),
+                                ("float16", [[0x3C00, 0x4900], [], [0x4200, 0x4F80]])):
+                own = dt.Buffer(array.array("H", rows[comm.rank]), dtype=dtype)
+                out = dt.BatchMoments(array.array("d", [0, 0]), array.array("d", [0, 0]), array.array("q", [0]))
+                self.assertIs(comm.batch_moments(own, 2, out=out, stream=None), out)
+                self.assertEqual((list(out.mean), list(out.variance), list(out.count)), ([2, 20], [1, 100], [2]))
+                moments = comm.batch_moments(own, 2)
+                self.assertEqual((out.mean, out.variance, out.count[0]), moments)
+                sums = dt.BatchGradientSums(array.array("d", [0, 0]), array.array("d", [0, 0]))
+                self.assertIs(comm.batch_gradient_sums(own, own, out, out=sums), sums)
+                self.assertEqual(sums, comm.batch_gradient_sums(own, own, moments))
+                self.assertEqual(sums, comm.batch_gradient_sums(own, own, dt.BatchMoments([2, 20], (1, 100), 2)))
+            for wrong, message in (
+                    (out._replace(mean=array.array("d", [0] * 3)), "out.mean has 3 elements of F64; give 2 of F64"),
+                    (out._replace(variance=array.array("f", [0] * 2)),
+                     "out.variance has 2 elements of F32; give 2 of F64"),
+                    (out._replace(count=array.array("d", [0])), "out.count has 1 elements of F64; give 1 of I64"),
+                    (out._replace(mean=bytes(16)), "out.mean: the array is read-only")):
+                with self.assertRaisesRegex(dt.InvalidArgumentError, "batch_moments: " + message):
+                    comm.batch_moments(own, 2, out=wrong)
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "out.sum has 1 elements of F64; give 2 of F64"):
+                comm.batch_gradient_sums(own, own, moments, out=sums._replace(sum=array.array("d", [0])))
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "moments.mean has 2 elements of F32; give 2 of F64"):
+                comm.batch_gradient_sums(own, own, moments._replace(mean=array.array("f", [1, 2])))
             comm.barrier()  # it is whole
         run_ranks(3, body)
 

@@ -63,6 +63,10 @@ def collectives(comm: dt.Comm) -> None:
     moments = comm.batch_moments(values, 2)
     assert_type(moments, dt.BatchMoments)
     assert_type(comm.batch_gradient_sums(values, values, moments), dt.BatchGradientSums)
+    out = dt.BatchMoments(numpy.zeros(2), numpy.zeros(2), numpy.zeros(1, numpy.int64))
+    assert_type(comm.batch_moments(values, 2, out=out, stream=0), dt.BatchMoments)
+    sums = dt.BatchGradientSums(numpy.zeros(2), numpy.zeros(2))
+    assert_type(comm.batch_gradient_sums(values, values, out, out=sums, stream=None), dt.BatchGradientSums)
     with comm.alloc(8, numpy.float64) as memory:
         assert_type(memory, dt.Memory)
         assert_type(memory.dtype, dt.Dtype)

@@ -38,6 +38,8 @@ import io.dt.Tensor;
 import io.dt.Wire;
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
 import java.nio.FloatBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -455,6 +457,55 @@ final class JobTests {
     thrown(
         InvalidArgumentException.class,
         () -> BatchNorm.gradientSums(world, own, own, moments, 1, -1), "epsilon is -1");
+    batchStatisticsInTensors(world, moments);
+  }
+
+  /** The same elements in 16 bits; results in arrays and in direct buffers. */
+  private static void batchStatisticsInTensors(Comm world, BatchMoments moments) throws Exception {
+    short[][] rows = {{0x3f80, 0x4120}, {}, {0x4040, 0x41f0}};
+    ByteBuffer bits = ByteBuffer.allocateDirect(2 * rows[world.rank()].length);
+    bits.order(ByteOrder.nativeOrder()).asShortBuffer().put(rows[world.rank()]);
+    Tensor own = Tensor.of(bits, DataType.BF16);
+    double[] mean = new double[2];
+    double[] variance = new double[2];
+    ByteBuffer count = ByteBuffer.allocateDirect(8).order(ByteOrder.nativeOrder());
+    Tensor means = Tensor.of(mean);
+    Tensor variances = Tensor.of(variance);
+    Tensor counts = Tensor.of(count, DataType.I64);
+    BatchNorm.moments(world.on(0), own, 2, 1, means, variances, counts);
+    equal(Arrays.toString(mean), Arrays.toString(moments.mean()));
+    equal(Arrays.toString(variance), Arrays.toString(moments.variance()));
+    equal(count.getLong(0), moments.count());
+    double[] sum = new double[2];
+    double[] product = new double[2];
+    BatchNorm.gradientSums(
+        world, own, own, means, variances, 1, 0, Tensor.of(sum), Tensor.of(product));
+    equal(Arrays.toString(sum), "[4.0, 40.0]");
+    equal(Arrays.toString(product), "[2.0, 20.0]");
+    thrown(
+        InvalidArgumentException.class, () -> BatchNorm.moments(world, own, 1 << 30, 1),
+        world.rank() == 1 ? "channels is 1073741824" : "no whole samples");
+    thrown(
+        InvalidArgumentException.class,
+        () -> BatchNorm.moments(world, own, 2, 1, means, Tensor.of(new double[3]), counts),
+        "variance has 3 elements of F64; give 2 of F64");
+    thrown(
+        InvalidArgumentException.class,
+        () -> BatchNorm.moments(world, own, 2, 1, means, variances, Tensor.of(new int[1])),
+        "count has 1 elements of I32; give 1 of I64");
+    thrown(
+        InvalidArgumentException.class,
+        () -> BatchNorm.gradientSums(
+            world, own, own, means, variances, 1, 0, Tensor.of(new float[2]), Tensor.of(product)),
+        "sum has 2 elements of F32; give 2 of F64");
+    thrown(
+        InvalidArgumentException.class,
+        () -> BatchNorm.gradientSums(
+            world, own, own, means, variances, 1, 0, Tensor.of(sum),
+            Tensor.of(ByteBuffer.allocateDirect(16).order(ByteOrder.nativeOrder())
+                .asReadOnlyBuffer().order(ByteOrder.nativeOrder()), DataType.F64)),
+        "product is read-only");
+    world.barrier();
   }
 
   private static void differ(Comm world) throws Exception {

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "base/status.h"
+#include "comm/communicator.h"
+#include "cuda/runtime.h"
+#include "kernels/batch.h"
+#include "training/slabs.h"
+#include "training/stream_marks.h"
+
+namespace dt::training {
+
+/// Statistics of a batch that is spread over GPUs: as batch_norm.h has them, enqueued on the
+/// caller's stream; nothing waits for the GPU, unless ranks share one.
+///
+/// Memory for sums and rows is that of the call before where it is large enough: a call's stream
+/// waits for the end of that one. Else there is more, and the old one stays with the communicator.
+///
+/// Threads: any; one call at a time.
+class DeviceBatchNorm {
+ public:
+  explicit DeviceBatchNorm(std::shared_ptr<comm::Communicator> comm);
+  ~DeviceBatchNorm();
+  DeviceBatchNorm(const DeviceBatchNorm&) = delete;
+  DeviceBatchNorm& operator=(const DeviceBatchNorm&) = delete;
+
+  /// Collective; all but `view.input` is written in the order of `stream`.
+  Status moments(const kernels::BatchView& view, double* mean, double* variance, int64_t* count,
+                 cuda::Stream stream);
+  Status gradient_sums(const kernels::BatchView& view, const kernels::BatchScale& scale,
+                       double* sum, double* product, cuda::Stream stream);
+
+ private:
+  struct Room {
+    double* scratch = nullptr;
+    double* row = nullptr;
+    double* rows = nullptr;
+  };
+  /// Calls use(room), and remembers where the stream is behind it.
+  template <class Use>
+  Status with_room(const char* call, int64_t channels, int64_t row, cuda::Stream stream, Use&& use);
+  /// For rows of so many numbers. The stream is behind what used it before.
+  Result<Room> take_room(int64_t channels, int64_t row, cuda::Stream stream);
+  Status gather(const char* call, Dtype dtype, const Room& room, int64_t row, cuda::Stream stream);
+
+  const std::shared_ptr<comm::Communicator> comm_;
+  const std::shared_ptr<kernels::TensorKernels> kernels_;
+  std::mutex mutex_;  // held by a call; what follows is guarded by it
+  StreamMarks marks_;
+  MarkPtr last_;  // the end of the call before; null: none
+  Slabs slabs_;
+  char* block_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace dt::training
