@@ -146,7 +146,7 @@ dt_status dt_comm_set_timeout(dt_comm* comm, int64_t timeout_ms) {
 dt_status dt_comm_check(dt_comm* comm) {
   return guard("dt_comm_check", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<CommObject>(comm, "comm"));
-    return object->comm->broken();
+    return object->job->seen(object->comm->broken());
   });
 }
 

@@ -321,7 +321,6 @@ void Job::tell_failures(backend::HostWorldOptions* options) const {
   options->on_broken = [control = control_](const std::string& communicator, const Status& status) {
     control->report_soon(communicator, status, [] {});
   };
-  options->settle = [control = control_] { control->settle(); };
 }
 
 backend::MultihostOptions Job::multihost_options(
@@ -331,7 +330,6 @@ backend::MultihostOptions Job::multihost_options(
                                            std::function<void()> handed_over) {
     control->report_soon(communicator, status, std::move(handed_over));
   };
-  options.settle = [control = control_] { control->settle(); };
   options.way = way_of(config_.text("network.algorithm"));
   options.meter = tracer_->meter();
   options.note_last = noting(*engine);
@@ -518,14 +516,20 @@ void Job::Control::report_soon(const std::string& communicator, const Status& st
   const auto connected = client();
   if (connected == nullptr) return handed_over();
   connected->report_failure_soon(communicator, status.info(), std::move(handed_over));
+  reported_.fetch_add(1);
 }
 
 void Job::Control::settle() {
+  const uint64_t reported = reported_.load();
+  if (arrived_.load() >= reported) return;
   std::lock_guard lock(reporting_);
-  // Answered after all that was sent before; a job that has failed needs no telling.
+  if (arrived_.load() >= reported) return;
+  // Answered after all that was sent before; a job that has failed needs no telling. Where there is
+  // no answer, one wait is enough for all that hear of it.
   if (const auto connected = client()) {
     (void)connected->ping(Wait{Deadline::after_ms(kReportMs), nullptr});
   }
+  arrived_.store(reported);
 }
 
 void Job::Control::disconnect() {

@@ -104,10 +104,13 @@ class Job {
   Result<std::string> dump_trace(const std::string& directory) {
     return tracer_->dump(directory, record::Reason::kCalled);
   }
-  /// For a failure that a caller is about to hear of, who may end the process then: what is being
-  /// written of it is written first, within a moment.
+  /// For a failure that a caller is about to hear of, who may end the process then: what others are
+  /// told of it arrives first, else they would take that end for the cause; and what is being
+  /// written of it is written. Waits for a moment at most.
   Status seen(Status status) const {
-    if (!status.ok()) tracer_->settle(Tracer::kSettleMs);
+    if (status.ok()) return status;
+    control_->settle();
+    tracer_->settle(Tracer::kSettleMs);
     return status;
   }
   /// A call of this rank was refused. The stall reports of other ranks show the reason.
@@ -247,10 +250,11 @@ class Job {
     }
     /// Tells the other ranks that a communicator failed here.
     void report(const std::string& communicator, const Status& status);
-    /// The same without waiting, for threads that must not; settle() returns when it has arrived.
+    /// The same without waiting, for threads that must not. Before anybody hears of it here.
     /// `handed_over`: as for Client::report_failure_soon().
     void report_soon(const std::string& communicator, const Status& status,
                      std::function<void()> handed_over);
+    /// Returns, soon in any case, when all of that has arrived.
     void settle();
     /// No call of these is inside afterwards, and none goes out any more.
     void disconnect();
@@ -258,6 +262,8 @@ class Job {
    private:
     std::mutex reporting_;  // held during report() and settle(): bounded by their time-out
     std::mutex telling_;    // held during report_soon()
+    std::atomic<uint64_t> reported_{0};  // calls of report_soon()
+    std::atomic<uint64_t> arrived_{0};   // those of them that have arrived, or will not
     Guarded<std::shared_ptr<store::Client>> client_;
     std::shared_ptr<Tracer> tracer_;
   };

@@ -33,8 +33,12 @@ void DeviceChannel::suspect(const Status& status) {
 
 /// The first to break it tells the control plane, before callers hear of it.
 void DeviceChannel::break_with(const Status& status) {
-  if (!told_.exchange(true) && options_.on_broken) options_.on_broken(options_.name, status);
-  interrupt_.fire(status);
+  {
+    // Of two at once the second fires nothing before the first has been told.
+    std::lock_guard lock(breaking_);
+    if (!told_.exchange(true) && options_.on_broken) options_.on_broken(options_.name, status);
+    interrupt_.fire(status);
+  }
   fail_unlaunched();
   device_->wake(shared_from_this());
 }

@@ -89,12 +89,10 @@ struct HostWorldOptions {
   /// With `part`: each member's rank in the larger communicator. Empty: the world ranks.
   std::vector<int32_t> whole_ranks;
   /// Called once, by whichever thread noticed that the communicator broke (never for interrupt()):
-  /// hands the failure to the control plane, for the others. Must not block: nobody hears of the
-  /// failure here before it returns. Inherited by split communicators, like `settle`.
+  /// hands the failure to the control plane, for the others. Must not block: the communicator
+  /// stands still, and nobody hears of the failure here before it returns. Inherited by split
+  /// communicators.
   std::function<void(const std::string& communicator, const Status&)> on_broken;
-  /// Returns, soon in any case, when what on_broken was told has arrived: a caller that hears of
-  /// the failure may end its process at once, and the others would take that end for the cause.
-  std::function<void()> settle;
 };
 
 /// This rank's memory in a communicator of its host, until that is opened.

@@ -54,7 +54,7 @@ HostBackend::~HostBackend() {
 }
 
 Status HostBackend::submit(const Collective& collective, std::shared_ptr<Work> work) {
-  DT_TRY(refused());
+  DT_TRY(interrupt_.status());
   DT_TRY(engine_->progress().begin());
   enqueue(collective, std::move(work));
   (void)help();
@@ -134,12 +134,11 @@ Status HostBackend::run(const Collective& collective) {
       if (turn_.give()) doorbell_.ring();
       if (work != nullptr) return finish_helping(*work);
       if (pending()) engine_->progress().notify();
-      if (!status.ok()) settle();
       return status;
     }
     if (turn_.give()) doorbell_.ring();
   }
-  DT_TRY(refused());
+  DT_TRY(interrupt_.status());
   helpers_.fetch_add(1, std::memory_order_seq_cst);
   work = std::make_shared<Work>();
   enqueue(collective, work);
@@ -189,7 +188,7 @@ Status HostBackend::run_here(const Collective& collective) {
 }
 
 bool HostBackend::wait(Work& work, const Wait& wait) {
-  if (work.done()) return ended();
+  if (work.done()) return true;
   const bool only_looks = wait.deadline.passed();
   helpers_.fetch_add(1, std::memory_order_seq_cst);
   SpinPolicy spin_policy = engine_->progress().spin_policy();
@@ -217,7 +216,7 @@ bool HostBackend::wait(Work& work, const Wait& wait) {
     }
     if (done || give_up) {
       leave_help();
-      return done && ended();
+      return done;
     }
     if (sleepy || awake) spin_policy.renew();
     sleepy = !sleepy && !awake && !spin_policy.spin();
@@ -394,27 +393,13 @@ void HostBackend::note_last(const Collective& collective, int64_t sequence) {
 
 Status HostBackend::break_with(Status status) {
   engine_->arena()->quarantine();
+  // Of two at once the second fires nothing before the first has been told.
+  std::lock_guard lock(breaking_);
   if (!broke_.exchange(true) && options_.on_broken && !options_.part) {
     options_.on_broken(options_.name, status);
-    unsettled_.store(true);
   }
   interrupt_.fire(std::move(status));
   return interrupt_.status();
-}
-
-void HostBackend::settle() {
-  if (interrupt_.fired() && unsettled_.exchange(false) && options_.settle) options_.settle();
-}
-
-Status HostBackend::refused() {
-  Status status = interrupt_.status();
-  if (!status.ok()) settle();
-  return status;
-}
-
-bool HostBackend::ended() {
-  settle();
-  return true;
 }
 
 void HostBackend::interrupt(Status status) {
@@ -427,7 +412,6 @@ void HostBackend::interrupt(Status status) {
 void HostBackend::fail(Status status) {
   (void)break_with(std::move(status));
   if (pending()) engine_->progress().notify();
-  settle();
 }
 
 bool HostBackend::quiesce(const Wait& wait) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -116,11 +117,6 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   void note_last(const Collective& collective, int64_t sequence);
   /// Breaks the communicator with `status` if it is the first; returns the first.
   Status break_with(Status status);
-  /// Callers' threads: where the communicator broke here, that has arrived at the control plane.
-  void settle();
-  /// Ok while it is not broken; else settled. Likewise ended(), behind a work that is done: true.
-  Status refused();
-  bool ended();
   void leave_help();
   /// Advances the other communicators where no thread does; brings `deadline` forward to theirs.
   /// True: something moved.
@@ -155,8 +151,8 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   std::atomic<int32_t> groups_{0};  ///< begun and not left
   std::atomic<int> completion_fd_{-1};
   std::atomic<bool> broke_{false};
-  std::atomic<bool> unsettled_{false};
-  PulseCell pulse_;  ///< written by whoever has the turn
+  std::mutex breaking_;  ///< held while the control plane is told
+  PulseCell pulse_;      ///< written by whoever has the turn
   Excuse excuse_;
   Interrupt interrupt_;  ///< fired: broken, for good
 };

@@ -72,7 +72,6 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   Pulse pulse() const { return pulse_.read(); }
   void excuse(int64_t until_ns) { excuse_.extend(until_ns); }
   /// Any thread. This rank found the failure and told of it.
-  bool told() const { return told_.load(std::memory_order_acquire); }
 
  private:
   enum class Phase { kSay, kState, kExchange, kPassOn, kPassOnMore, kMove };
@@ -199,7 +198,6 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   Interrupt* const interrupt_;
   const int64_t pid_;
   std::atomic<int> completion_fd_{-1};
-  std::atomic<bool> told_{false};
   PulseCell pulse_;  // written by the loop's thread
   Excuse excuse_;
   // Written by the loop's thread: one before an operation is done, the other after the eventfd.

@@ -195,7 +195,7 @@ void Conductor::on_grace() {
   if (overdue && cut) return break_with(timed_out());
   if (absent_.count(suspect_) == 0) return break_with(suspicion_);
   ErrorInfo info = suspicion_.info();
-  info.message += "; " + peer_text(suspect_) + kHasLeft;
+  info.message += "; besides, " + peer_text(suspect_) + kHasLeft;
   break_with(Status(std::move(info)));
 }
 
@@ -263,7 +263,6 @@ void Conductor::break_with(const Status& status) {
 
 void Conductor::tell(const Status& status) {
   if (!options_->on_broken) return;
-  told_.store(true, std::memory_order_release);
   telling_ = true;
   options_->on_broken(
       roster_.name, status,

@@ -22,16 +22,12 @@ struct MultihostOptions {
   std::shared_ptr<HostBackend> local;
   std::shared_ptr<tcp::Mesh> mesh;
   std::optional<collective::Way> way;  ///< of its exchanges; empty: by size. Equal on all ranks
-  /// As HostWorldOptions::on_broken, but must not block. `handed_over`, which any thread may call
+  /// As HostWorldOptions::on_broken. `handed_over`, which any thread may call
   /// and which may outlive the backend: it is on its way, as far as this process has to do with
   /// that. Until then, for a short time, no operation is done.
   std::function<void(const std::string& communicator, const Status&,
                      std::function<void()> handed_over)>
       on_broken;
-  /// Returns, soon in any case, when what on_broken was told has arrived. For callers' threads,
-  /// which may end the process, and with it the network of its host, as soon as they hear of the
-  /// failure.
-  std::function<void()> settle;
   /// For messages of peers: which operation this rank entered last.
   std::function<void(collective::Kind, int64_t sequence, const std::string& name)> note_last;
   /// Hears how long calls waited, and because of whom; null: nobody does.

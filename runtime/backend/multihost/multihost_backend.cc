@@ -163,7 +163,6 @@ class MultihostBackend final : public Backend {
 
   void fail(Status status) override {
     loop()->run([&] { conductor_->break_with(status); });
-    settle();
   }
   Status broken() const override { return interrupt_.status(); }
 
@@ -274,12 +273,7 @@ class MultihostBackend final : public Backend {
   bool ended(const Work& work) {
     if (!work.done()) return false;
     conductor_->await_count();
-    settle();
     return true;
-  }
-  /// What the control plane was told of a failure has arrived.
-  void settle() {
-    if (conductor_->told() && options_.settle && !settled_.exchange(true)) options_.settle();
   }
   /// Since when the wait for `work` is still to be counted.
   int64_t count_wait(const Work& work, int64_t since_ns) {
@@ -305,7 +299,6 @@ class MultihostBackend final : public Backend {
   std::atomic<bool> knows_contacts_{false};
   std::atomic<bool> knows_all_{false};
   std::atomic<int> completion_fd_{-1};
-  std::atomic<bool> settled_{false};
   std::atomic<uint64_t> submitted_{0};
   std::atomic<int64_t> uncounted_ns_{0};  ///< waited; not zero while a task is posted that takes it
   Interrupt interrupt_;                   ///< fired: broken, for good

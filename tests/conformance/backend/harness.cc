@@ -369,7 +369,6 @@ std::shared_ptr<Backend> Scene::make(const Rank& rank) {
       told(status);
     };
   }
-  world.settle = setup.on_settle;
   auto backend = dt::backend::create_host_world(engine.value(), world, wait);
   rank.expect_ok(backend.status(), "world");
   if (!backend.ok()) return nullptr;

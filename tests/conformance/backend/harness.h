@@ -47,9 +47,8 @@ struct Setup {
   std::vector<int32_t> nodes;             ///< by rank, the NUMA node it pretends; empty: none
   dt::backend::HostEngine::Options host;  ///< thresholds
   std::function<void(const Status&)> on_broken;
-  std::function<void()> on_settle;  ///< of host communicators
-  int64_t open_ms = 30'000;         ///< of "nccl" and "staged": to make the communicator
-  bool registers = false;           ///< of "nccl": memory by NCCL
+  int64_t open_ms = 30'000;  ///< of "nccl" and "staged": to make the communicator
+  bool registers = false;    ///< of "nccl": memory by NCCL
   /// The same: it could not be made, on which rank and why. Null: that is a failure.
   std::function<void(int32_t rank, const Status&)> on_not_made;
   /// Of multihost: gets what the control plane calls when it has the failure. Null: it has at once.

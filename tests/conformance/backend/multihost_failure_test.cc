@@ -110,7 +110,8 @@ TEST_CASE("Multihost: a peer whose connection breaks is named with both addresse
                       contains(text, " and rank 101 (host1 pid ") && contains(text, " broke: "),
                   text);
       rank.expect(
-          contains(text, "start the job again; rank 1 (world rank 101, host1, pid ") == has_left &&
+          contains(text, "start the job again; besides, rank 1 (world rank 101, host1, pid ") ==
+                  has_left &&
               contains(text, ") has left the job with dt_finalize, and this") == has_left,
           text);
       rank.meet();
