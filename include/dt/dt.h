@@ -3408,10 +3408,11 @@ DT_API void dt_sampler_destroy(dt_sampler* sampler);
  * same channels and dtype; batch and spatial may differ. All ranks get the same bits.
  *
  * Over GPUs all arrays, results too, lie in the memory of the rank's GPU: the call enqueues on
- * `stream` and returns, and the arrays stay borrowed until the stream has come to its end.
+ * `stream` and returns, and all of them stay borrowed until the stream has come to its end. Before
+ * results are kept for good, dt_comm_check() tells whether they are right.
  * @param comm         the communicator.
  * @param input        [batch, channels, spatial] elements of this rank, borrowed during the call;
- *                     may be NULL if batch is 0.
+ *                     may be NULL if batch is 0. Like all arrays aligned to its element.
  * @param batch        samples of this rank, >= 0. With channels last, its rows.
  * @param channels     in [1, 2^24].
  * @param spatial      elements of a channel of one sample that lie together, >= 1; 1 where channels
@@ -3425,12 +3426,15 @@ DT_API void dt_sampler_destroy(dt_sampler* sampler);
  * @return DT_OK. Any argument that is not as above, and no element on any rank (on all ranks, and
  *         the communicator stays usable; over GPUs the count is 0 instead, means and variances are
  *         NaN): DT_ERR_INVALID_ARGUMENT. DT_ERR_MISMATCH: another dtype (the communicator stays
- *         usable; over GPUs it does not) or other channels. DT_ERR_INVALID_STATE inside a group;
- *         any communicator error. NaN and infinities give what they give in plain sums.
+ *         usable; over GPUs it does not, and it is found as watchdog.check says) or other
+ *         channels. DT_ERR_INVALID_STATE inside a group; any communicator error. NaN and
+ *         infinities give what they give in plain sums.
  * @thread any; serialised per communicator
  * @cost two passes over the input, in double precision, and one allgather of 16 bytes per channel
- *       and 24 more per rank. Over GPUs one pass; GPU memory for a row of each rank and for sums,
- *       256 KiB or more, which the first call takes.
+ *       and 24 more per rank; of 16-bit input memory for as many floats. Over GPUs one pass, 8 bytes
+ *       more per rank, and no wait for the GPU unless ranks share one; but the first call, and one
+ *       with more than 1024 and more channels than before, allocates GPU memory, 256 KiB and 16
+ *       bytes per channel and rank, and may wait for it.
  * @since ABI 0
  */
 DT_API dt_status dt_batch_moments(dt_comm* comm, const void* input, int64_t batch, int64_t channels,

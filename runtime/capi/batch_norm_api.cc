@@ -5,6 +5,7 @@
 
 #include "capi/operation.h"
 #include "training/batch_norm.h"
+#include "training/device_batch_norm.h"
 
 namespace dt::capi {
 namespace {
@@ -33,32 +34,38 @@ Status check_batch_shape(const Call& call, const training::BatchShape& shape) {
   return {};
 }
 
-/// [channels] doubles, or what else is named, on the rank's GPU.
-template <class T>
-Status check_array(const Call& call, cuda::Runtime& gpu, const char* name, const T* array,
-                   int64_t count) {
-  const auto* const bytes = reinterpret_cast<const char*>(array);
-  return check_on_gpu(call, gpu, name, bytes, bytes + count * static_cast<int64_t>(sizeof(T)) - 1);
+/// That an array is not null, aligned, and in the memory of the communicator. `gpu`: null for the
+/// host's.
+Status check_array(const Call& call, cuda::Runtime* gpu, const char* name, const void* array,
+                   int64_t count, int64_t element) {
+  DT_TRY(call.not_null(array, name));
+  DT_TRY(check_aligned(call, name, array, element));
+  if (gpu == nullptr) return {};
+  const auto* const first = static_cast<const char*>(array);
+  return check_on_gpu(call, *gpu, name, first, first + count * element - 1);
 }
 
-Status check_elements_on_gpu(const Call& call, cuda::Runtime& gpu, const char* name,
-                             const void* elements, const training::BatchShape& shape) {
+Status check_elements(const Call& call, cuda::Runtime* gpu, const char* name, const void* elements,
+                      const training::BatchShape& shape) {
   if (shape.batch == 0) return {};
-  const int64_t bytes = shape.count() * shape.channels * dtype_bytes(shape.dtype);
-  return check_array(call, gpu, name, static_cast<const char*>(elements), bytes);
+  return check_array(call, gpu, name, elements, shape.count() * shape.channels,
+                     dtype_bytes(shape.dtype));
+}
+
+Status check_doubles(const Call& call, cuda::Runtime* gpu, const char* name, const double* array,
+                     int64_t channels) {
+  return check_array(call, gpu, name, array, channels, sizeof(double));
 }
 
 kernels::BatchView view_of(const void* input, const void* gradient,
                            const training::BatchShape& shape) {
-  return {input, gradient, shape.batch, shape.channels, shape.spatial, shape.dtype};
-}
-
-/// Of a communicator over GPUs; made by the first call.
-std::shared_ptr<training::DeviceBatchNorm> batch_norm_of(CommObject& on) {
-  return on.batch_norm.with([&](auto& made) {
-    if (made == nullptr) made = std::make_shared<training::DeviceBatchNorm>(on.comm);
-    return made;
-  });
+  const bool none = shape.batch == 0;
+  return {none ? nullptr : input,
+          none ? nullptr : gradient,
+          shape.batch,
+          shape.channels,
+          shape.spatial,
+          shape.dtype};
 }
 
 }  // namespace
@@ -75,17 +82,15 @@ dt_status dt_batch_moments(dt_comm* comm, const void* input, int64_t batch, int6
   return on_comm("dt_batch_moments", comm, [&](const Call& call, const CommPtr& on) -> Status {
     const training::BatchShape shape{batch, channels, spatial, static_cast<Dtype>(dtype)};
     DT_TRY(check_batch_shape(call, shape));
-    if (batch > 0) DT_TRY(call.not_null(input, "input"));
-    DT_TRY(call.not_null(out_mean, "out_mean"));
-    DT_TRY(call.not_null(out_variance, "out_variance"));
-    DT_TRY(call.not_null(out_count, "out_count"));
-    if (const auto gpu = on->comm->backend().device(); gpu != nullptr) {
-      DT_TRY(check_elements_on_gpu(call, *gpu, "input", input, shape));
-      DT_TRY(check_array(call, *gpu, "out_mean", out_mean, channels));
-      DT_TRY(check_array(call, *gpu, "out_variance", out_variance, channels));
-      DT_TRY(check_array(call, *gpu, "out_count", out_count, 1));
-      return on->job->seen(batch_norm_of(*on)->moments(view_of(input, nullptr, shape), out_mean,
-                                                       out_variance, out_count, stream_of(stream)));
+    const auto gpu = on->comm->backend().device();
+    DT_TRY(check_elements(call, gpu.get(), "input", input, shape));
+    DT_TRY(check_doubles(call, gpu.get(), "out_mean", out_mean, channels));
+    DT_TRY(check_doubles(call, gpu.get(), "out_variance", out_variance, channels));
+    DT_TRY(check_array(call, gpu.get(), "out_count", out_count, 1, sizeof *out_count));
+    if (gpu != nullptr) {
+      const auto norm = training::DeviceBatchNorm::of(*on->comm);
+      return on->job->seen(norm->moments(view_of(input, nullptr, shape), out_mean, out_variance,
+                                         out_count, stream_of(stream)));
     }
     const auto moments = training::batch_moments(*on->comm, input, shape);
     DT_TRY(on->job->seen(moments.status()));
@@ -107,27 +112,21 @@ dt_status dt_batch_gradient_sums(dt_comm* comm, const void* input, const void* g
       "dt_batch_gradient_sums", comm, [&](const Call& call, const CommPtr& on) -> Status {
         const training::BatchShape shape{batch, channels, spatial, static_cast<Dtype>(dtype)};
         DT_TRY(check_batch_shape(call, shape));
-        if (batch > 0) {
-          DT_TRY(call.not_null(input, "input"));
-          DT_TRY(call.not_null(gradient, "gradient"));
-        }
-        DT_TRY(call.not_null(mean, "mean"));
-        DT_TRY(call.not_null(variance, "variance"));
+        const auto gpu = on->comm->backend().device();
+        DT_TRY(check_elements(call, gpu.get(), "input", input, shape));
+        DT_TRY(check_elements(call, gpu.get(), "gradient", gradient, shape));
+        DT_TRY(check_doubles(call, gpu.get(), "mean", mean, channels));
+        DT_TRY(check_doubles(call, gpu.get(), "variance", variance, channels));
         if (!std::isfinite(epsilon) || epsilon < 0) {
           return call.invalid("epsilon is %g; it must be finite and >= 0", epsilon);
         }
-        DT_TRY(call.not_null(out_sum, "out_sum"));
-        DT_TRY(call.not_null(out_product, "out_product"));
-        if (const auto gpu = on->comm->backend().device(); gpu != nullptr) {
-          DT_TRY(check_elements_on_gpu(call, *gpu, "input", input, shape));
-          DT_TRY(check_elements_on_gpu(call, *gpu, "gradient", gradient, shape));
-          DT_TRY(check_array(call, *gpu, "mean", mean, channels));
-          DT_TRY(check_array(call, *gpu, "variance", variance, channels));
-          DT_TRY(check_array(call, *gpu, "out_sum", out_sum, channels));
-          DT_TRY(check_array(call, *gpu, "out_product", out_product, channels));
-          return on->job->seen(batch_norm_of(*on)->gradient_sums(view_of(input, gradient, shape),
-                                                                 {mean, variance, epsilon}, out_sum,
-                                                                 out_product, stream_of(stream)));
+        DT_TRY(check_doubles(call, gpu.get(), "out_sum", out_sum, channels));
+        DT_TRY(check_doubles(call, gpu.get(), "out_product", out_product, channels));
+        if (gpu != nullptr) {
+          const auto norm = training::DeviceBatchNorm::of(*on->comm);
+          return on->job->seen(norm->gradient_sums(view_of(input, gradient, shape),
+                                                   {mean, variance, epsilon}, out_sum, out_product,
+                                                   stream_of(stream)));
         }
         const auto sums = training::batch_gradient_sums(*on->comm, input, gradient, shape,
                                                         {mean, variance, epsilon});

@@ -9,7 +9,6 @@
 #include "comm/communicator.h"
 #include "config/config.h"
 #include "job/job.h"
-#include "training/device_batch_norm.h"
 #include "training/named.h"
 #include "training/optimizer.h"
 #include "training/outer.h"
@@ -54,7 +53,6 @@ struct CommObject {
   std::shared_ptr<job::Job> job;
   std::shared_ptr<comm::Communicator> comm;
   Pool<WorkObject> works;
-  Guarded<std::shared_ptr<training::DeviceBatchNorm>> batch_norm;  ///< over GPUs; null: not used
 };
 
 using CommPtr = std::shared_ptr<CommObject>;

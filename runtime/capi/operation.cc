@@ -48,6 +48,12 @@ Status check_rank(const Call& call, const char* argument, int32_t rank, int32_t 
   return call.invalid("%s is %d; the communicator has ranks 0 to %d", argument, rank, size - 1);
 }
 
+Status check_aligned(const Call& call, const std::string& what, const void* data, int64_t element) {
+  if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(element) == 0) return {};
+  return call.invalid("%s is at %p, which is no multiple of its elements' %lld bytes; align it",
+                      what.c_str(), data, static_cast<long long>(element));
+}
+
 Status check_on_gpu(const Call& call, cuda::Runtime& gpu, const std::string& what,
                     const char* first, const char* last) {
   for (const char* const byte : {first, last}) {

@@ -24,6 +24,7 @@ Status check_op(const Call& call, dt_reduce_op op);
 Status check_reduction(const Call& call, const backend::Backend& backend, Dtype dtype, ReduceOp op);
 Status check_rank(const Call& call, const char* argument, int32_t rank, int32_t size);
 Status check_buffer(const Call& call, const char* argument, const void* buffer, int64_t count);
+Status check_aligned(const Call& call, const std::string& what, const void* data, int64_t element);
 /// On GPUs: that both bytes, the first and the last of `what`, are memory of the rank's GPU.
 Status check_on_gpu(const Call& call, cuda::Runtime& gpu, const std::string& what,
                     const char* first, const char* last);

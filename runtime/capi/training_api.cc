@@ -140,12 +140,7 @@ Result<std::vector<char*>> read_places(const Call& call, const CommObject& on, c
     if (place == nullptr) {
       return call.invalid("%s is NULL; say where the gradient lies", name_of(i).c_str());
     }
-    const int64_t element = dtype_bytes(params[i].dtype);
-    if (reinterpret_cast<uintptr_t>(place) % static_cast<uintptr_t>(element) != 0) {
-      return call.invalid("%s is at %p, which is no multiple of its elements' %lld bytes; align it",
-                          name_of(i).c_str(), static_cast<void*>(place),
-                          static_cast<long long>(element));
-    }
+    DT_TRY(check_aligned(call, name_of(i), place, dtype_bytes(params[i].dtype)));
     if (gpu != nullptr) {
       DT_TRY(check_on_gpu(call, *gpu, name_of(i), place, place + bytes_of(i) - 1));
     }

@@ -108,6 +108,15 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     over_.store(true, std::memory_order_relaxed);
     options_.backend->interrupt(status);
   }
+  /// What a layer above keeps for as long as the communicator lives, made by the first call. It may
+  /// refer to the communicator, and does not hold it.
+  template <class Make>
+  std::shared_ptr<void> attached(Make&& make) {
+    return attached_.with([&](std::shared_ptr<void>& kept) {
+      if (kept == nullptr) kept = std::forward<Make>(make)();
+      return kept;
+    });
+  }
   /// Also where one is that this one answers for, which then breaks this one on all ranks.
   Status broken() const;
   /// Over GPUs: `part`, split from this one, carries out operations that the caller of this one
@@ -159,6 +168,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<bool> over_{false};  ///< it is broken: what is called now happens nowhere
   Guarded<Group> group_;
   Guarded<std::set<void*>> allocated_;
+  Guarded<std::shared_ptr<void>> attached_;
   std::atomic<int32_t> splits_{0};  // split() calls so far: equal on all ranks, names the children
 };
 

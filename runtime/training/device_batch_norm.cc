@@ -5,74 +5,62 @@
 #include <string>
 
 #include "kernels/cuda/tensors.h"
+#include "training/device_step.h"
 
 namespace dt::training {
 namespace {
 
-constexpr int64_t kChannels = 4096;  // room for as many from the first call on
+constexpr int64_t kChannels = 1024;  // room for as many from the first call on
 
 }  // namespace
 
-DeviceBatchNorm::DeviceBatchNorm(std::shared_ptr<comm::Communicator> comm)
-    : comm_(std::move(comm)),
-      kernels_(comm_->backend().kernels()),
-      marks_(comm_->backend().device()),
-      slabs_(comm_) {}
-
-DeviceBatchNorm::~DeviceBatchNorm() {
-  const Deadline deadline = Deadline::after_ms(kLastStepMs);
-  if (last_ == nullptr || await_event(*comm_, last_->event(), deadline, /*broken_too=*/true).ok()) {
-    slabs_.give(block_);
-  }
+std::shared_ptr<DeviceBatchNorm> DeviceBatchNorm::of(comm::Communicator& comm) {
+  return std::static_pointer_cast<DeviceBatchNorm>(
+      comm.attached([&] { return std::make_shared<DeviceBatchNorm>(comm); }));
 }
+
+DeviceBatchNorm::DeviceBatchNorm(comm::Communicator& comm)
+    : comm_(comm), kernels_(comm.backend().kernels()), marks_(comm.backend().device()) {}
 
 template <class Use>
 Status DeviceBatchNorm::with_room(const char* call, int64_t channels, int64_t row,
                                   cuda::Stream stream, Use&& use) {
-  DT_TRY(comm_->check_ungrouped(call));
-  DT_TRY_VALUE(const bool capturing, comm_->backend().device()->is_capturing(stream));
+  DT_TRY(comm_.check_ungrouped(call));
+  DT_TRY_VALUE(const bool capturing, comm_.backend().device()->is_capturing(stream));
   if (capturing) {
-    return Status(
-        Code::kInvalidArgument,
-        format("%s on comm \"%s\": the stream records a CUDA graph, and dt cannot be part "
-               "of one; end the capture before, or give another stream",
-               call, comm_->name().c_str()));
+    return DeviceStep::capture_refused(format("%s on comm \"%s\"", call, comm_.name().c_str()));
   }
   std::lock_guard lock(mutex_);
   DT_TRY_VALUE(const Room room, take_room(channels, row, stream));
-  const Status used = std::forward<Use>(use)(room);
-  // Also of what failed on its way: some of it may run.
-  auto mark = marks_.set(stream);
-  if (!mark.ok()) {
-    bytes_ = 0;  // nobody knows when the room is free
-    last_ = nullptr;
-    block_ = nullptr;
-    return used.ok() ? mark.status() : used;
+  Status status = std::forward<Use>(use)(room);
+  if (status.ok()) {
+    auto mark = marks_.set(stream);
+    if (mark.ok()) last_ = std::move(mark.value());
+    status = mark.status();
   }
-  last_ = std::move(mark.value());
-  return used;
+  // The GPU may still use the block, and the stream does not say until when.
+  if (!status.ok()) numbers_ = 0;
+  return status;
 }
 
 Result<DeviceBatchNorm::Room> DeviceBatchNorm::take_room(int64_t channels, int64_t row,
                                                          cuda::Stream stream) {
+  const auto numbers_of = [ranks = int64_t{comm_.size()}](int64_t scratch, int64_t numbers) {
+    return scratch + numbers * (1 + ranks);
+  };
   const int64_t scratch = kernels::batch_scratch(channels);
-  const int64_t ranks = comm_->size();
-  const int64_t bytes = (scratch + row * (1 + ranks)) * static_cast<int64_t>(sizeof(double));
-  if (bytes > bytes_) {
-    const int64_t least =
-        (kernels::batch_scratch(1) + kernels::moments_row(kChannels) * (1 + ranks)) *
-        static_cast<int64_t>(sizeof(double));
-    const int64_t wanted = std::max(bytes, least);
-    DT_TRY_VALUE(block_, slabs_.take(wanted));
-    bytes_ = wanted;
-  } else if (last_ != nullptr) {
+  const int64_t needed = numbers_of(scratch, row);
+  if (needed > numbers_) {
+    const int64_t numbers =
+        std::max(needed, numbers_of(kernels::batch_scratch(1), kernels::moments_row(kChannels)));
+    DT_TRY_VALUE(void* const block,
+                 comm_.backend().allocate(numbers * static_cast<int64_t>(sizeof(double))));
+    block_ = static_cast<double*>(block);
+    numbers_ = numbers;
+  } else if (last_ != nullptr && last_->stream() != stream) {
     DT_TRY(marks_.wait(stream, *last_));
   }
-  Room room;
-  room.scratch = reinterpret_cast<double*>(block_);
-  room.row = room.scratch + scratch;
-  room.rows = room.row + row;
-  return room;
+  return Room{block_, block_ + scratch, block_ + scratch + row};
 }
 
 /// The name of the operation says what ranks must agree on.
@@ -86,7 +74,7 @@ Status DeviceBatchNorm::gather(const char* call, Dtype dtype, const Room& room, 
   collective.count = row;
   collective.stream = stream;
   collective.name = std::string(call) + " of " + dtype_name(dtype);
-  return comm_->run(collective).within(call);
+  return comm_.run(collective).within(call);
 }
 
 Status DeviceBatchNorm::moments(const kernels::BatchView& view, double* mean, double* variance,
@@ -96,7 +84,7 @@ Status DeviceBatchNorm::moments(const kernels::BatchView& view, double* mean, do
   return with_room(call, view.channels, row, stream, [&](const Room& room) -> Status {
     DT_TRY(kernels_->batch_moments(view, room.scratch, room.row, stream));
     DT_TRY(gather(call, view.dtype, room, row, stream));
-    return kernels_->merge_moments(room.rows, comm_->size(), view.channels, mean, variance, count,
+    return kernels_->merge_moments(room.rows, comm_.size(), view.channels, mean, variance, count,
                                    stream);
   });
 }
@@ -109,7 +97,7 @@ Status DeviceBatchNorm::gradient_sums(const kernels::BatchView& view,
   return with_room(call, view.channels, row, stream, [&](const Room& room) -> Status {
     DT_TRY(kernels_->batch_gradient_sums(view, scale, room.scratch, room.row, stream));
     DT_TRY(gather(call, view.dtype, room, row, stream));
-    return kernels_->merge_gradient_sums(room.rows, comm_->size(), view.channels, sum, product,
+    return kernels_->merge_gradient_sums(room.rows, comm_.size(), view.channels, sum, product,
                                          stream);
   });
 }

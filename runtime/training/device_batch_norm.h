@@ -9,22 +9,28 @@
 #include "comm/communicator.h"
 #include "cuda/runtime.h"
 #include "kernels/batch.h"
-#include "training/slabs.h"
 #include "training/stream_marks.h"
+
+namespace dt::kernels {
+class TensorKernels;
+}
 
 namespace dt::training {
 
 /// Statistics of a batch that is spread over GPUs: as batch_norm.h has them, enqueued on the
-/// caller's stream; nothing waits for the GPU, unless ranks share one.
+/// caller's stream.
 ///
-/// Memory for sums and rows is that of the call before where it is large enough: a call's stream
-/// waits for the end of that one. Else there is more, and the old one stays with the communicator.
+/// Calls share one block of memory for sums and rows; the stream of each waits for the end of the
+/// call before. Where the block is too small a larger one is allocated. Blocks go with the
+/// communicator, since the GPU may use them until then.
 ///
 /// Threads: any; one call at a time.
 class DeviceBatchNorm {
  public:
-  explicit DeviceBatchNorm(std::shared_ptr<comm::Communicator> comm);
-  ~DeviceBatchNorm();
+  /// Of a communicator over GPUs, made by the first call; goes with it.
+  static std::shared_ptr<DeviceBatchNorm> of(comm::Communicator& comm);
+
+  explicit DeviceBatchNorm(comm::Communicator& comm);
   DeviceBatchNorm(const DeviceBatchNorm&) = delete;
   DeviceBatchNorm& operator=(const DeviceBatchNorm&) = delete;
 
@@ -40,21 +46,20 @@ class DeviceBatchNorm {
     double* row = nullptr;
     double* rows = nullptr;
   };
-  /// Calls use(room), and remembers where the stream is behind it.
+  /// Calls use(room), and records an event behind it.
   template <class Use>
   Status with_room(const char* call, int64_t channels, int64_t row, cuda::Stream stream, Use&& use);
   /// For rows of so many numbers. The stream is behind what used it before.
   Result<Room> take_room(int64_t channels, int64_t row, cuda::Stream stream);
   Status gather(const char* call, Dtype dtype, const Room& room, int64_t row, cuda::Stream stream);
 
-  const std::shared_ptr<comm::Communicator> comm_;
+  comm::Communicator& comm_;
   const std::shared_ptr<kernels::TensorKernels> kernels_;
   std::mutex mutex_;  // held by a call; what follows is guarded by it
   StreamMarks marks_;
   MarkPtr last_;  // the end of the call before; null: none
-  Slabs slabs_;
-  char* block_ = nullptr;
-  int64_t bytes_ = 0;
+  double* block_ = nullptr;
+  int64_t numbers_ = 0;  // that fit into it
 };
 
 }  // namespace dt::training

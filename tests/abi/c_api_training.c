@@ -500,6 +500,11 @@ void test_batch_norm(const fixture* f) {
   REFUSES_HANDLES(f, COMM, dt_comm, "comm",
                   dt_batch_moments(h, rows, 2, 2, 1, DT_F64, mean, variance, &count, NULL));
   REFUSES("input", dt_batch_moments(f->comm, NULL, 2, 2, 1, DT_F64, mean, variance, &count, NULL));
+  REFUSES("out_variance is at ", dt_batch_moments(f->comm, rows, 2, 2, 1, DT_F64, mean,
+                                                  (double*)((char*)variance + 4), &count, NULL));
+  REFUSES("which is no multiple of its elements' 4 bytes; align it",
+          dt_batch_moments(f->comm, (const char*)rows + 2, 2, 2, 1, DT_F32, mean, variance, &count,
+                           NULL));
   REFUSES("batch is -1; it must be >= 0",
           dt_batch_moments(f->comm, rows, -1, 2, 1, DT_F64, mean, variance, &count, NULL));
   REFUSES("channels is 0; it must be in [1, 16777216]",

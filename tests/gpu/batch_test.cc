@@ -176,5 +176,6 @@ TEST_CASE("batch: NaN and infinities stay in their channel, as on the host") {
     CHECK(std::isnan(found[1 + c]) == std::isnan(right.mean[c]));
     CHECK(std::isnan(found[1 + kChannels + c]) == std::isnan(right.deviation[c]));
     if (!std::isnan(right.mean[c])) CHECK(found[1 + c] == right.mean[c]);
+    if (!std::isnan(right.deviation[c])) CHECK(found[1 + kChannels + c] == right.deviation[c]);
   }
 }

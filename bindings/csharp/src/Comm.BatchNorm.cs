@@ -110,8 +110,9 @@ namespace Dt
         static long Batch(string operation, in Tensor input, long channels, long spatial)
         {
             CheckGiven(operation, "input", input);
-            if (channels < 1 || spatial < 1 || spatial > long.MaxValue / channels) return 0;
-            if (input.Count % (channels * spatial) == 0) return input.Count / (channels * spatial);
+            if (channels < 1 || spatial < 1) return 0;
+            if (spatial <= long.MaxValue / channels && input.Count % (channels * spatial) == 0)
+                return input.Count / (channels * spatial);
             throw DtException.InvalidArgument(operation + ": input has " + input.Count +
                 " elements, which are no whole samples of " + channels + " channels x " + spatial +
                 "; give it as [batch, channels, spatial]");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statistics of batches over GPUs that are made of threads.
+// Statistics of batches over GPUs that are made of threads. Their kernels are the host's functions,
+// so these tests are of what surrounds the kernels.
 #include "training/device_batch_norm.h"
 
 #include <doctest/doctest.h>
@@ -133,7 +134,8 @@ TEST_CASE("batch statistics on GPUs: those of the whole batch, the same bits on 
     CAPTURE(std::string(backend));
     std::vector<std::vector<double>> found(3);
     run_on_gpus({backend, 3}, [&](GpuRank& rank) {
-      training::DeviceBatchNorm norm(rank.comm);
+      training::DeviceBatchNorm& norm = *training::DeviceBatchNorm::of(*rank.comm);
+      rank.expect(training::DeviceBatchNorm::of(*rank.comm).get() == &norm, "one for all handles");
       const cuda::Stream stream = rank.new_stream();
       std::vector<double>& mine = found[static_cast<size_t>(rank.rank)];
       for (const Dtype dtype : {Dtype::kF16, Dtype::kBf16, Dtype::kF32, Dtype::kF64}) {
@@ -159,7 +161,7 @@ TEST_CASE(
   run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
     // The last ones have more channels than the first call made room for.
     const std::vector<int64_t> channels = {3, 64, 5, 5000, 9000};
-    training::DeviceBatchNorm norm(rank.comm);
+    training::DeviceBatchNorm norm(*rank.comm);
     const std::vector<cuda::Stream> streams = {rank.new_stream(), rank.new_stream()};
     std::vector<std::shared_ptr<Layer>> layers;
     Gate gate;
@@ -184,7 +186,7 @@ TEST_CASE(
 
 TEST_CASE("batch statistics on GPUs: without any element the count is 0 and moments are NaN") {
   run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
-    training::DeviceBatchNorm norm(rank.comm);
+    training::DeviceBatchNorm norm(*rank.comm);
     const auto layer = layer_on(rank, {{0, 0}, 2, 1, Dtype::kF32});
     layer->forward(norm, rank, nullptr);
     layer->backward(norm, rank, nullptr);
@@ -203,7 +205,7 @@ TEST_CASE("batch statistics on GPUs: other dtypes, calls and channels are named 
     world.check = "strict";
     world.ranks_may_disagree = true;
     run_on_gpus(world, [way](GpuRank& rank) {
-      training::DeviceBatchNorm norm(rank.comm);
+      training::DeviceBatchNorm norm(*rank.comm);
       const bool other = rank.rank == 1;
       const auto layer = layer_on(rank, {{1, 1},
                                          way == Way::kChannels && other ? 3 : 2,
@@ -232,7 +234,7 @@ TEST_CASE("batch statistics on GPUs: other dtypes, calls and channels are named 
 
 TEST_CASE("batch statistics on GPUs: a stream that records a graph and an open group are refused") {
   run_on_gpus({"nccl", 1}, [](GpuRank& rank) {
-    training::DeviceBatchNorm norm(rank.comm);
+    training::DeviceBatchNorm norm(*rank.comm);
     const auto layer = layer_on(rank, {{2}, 2, 1, Dtype::kF32});
     const cuda::Stream stream = rank.new_stream();
     const auto call = [&] {
