@@ -89,11 +89,11 @@ dt_status dt_batch_moments(dt_comm* comm, const void* input, int64_t batch, int6
     DT_TRY(check_array(call, gpu.get(), "out_count", out_count, 1, sizeof *out_count));
     if (gpu != nullptr) {
       const auto norm = training::DeviceBatchNorm::of(*on->comm);
-      return on->job->seen(norm->moments(view_of(input, nullptr, shape), out_mean, out_variance,
-                                         out_count, stream_of(stream)));
+      return norm->moments(view_of(input, nullptr, shape), out_mean, out_variance, out_count,
+                           stream_of(stream));
     }
     const auto moments = training::batch_moments(*on->comm, input, shape);
-    DT_TRY(on->job->seen(moments.status()));
+    DT_TRY(moments.status());
     const training::Moments& all = moments.value();
     std::copy(all.mean.begin(), all.mean.end(), out_mean);
     for (size_t c = 0; c < all.deviation.size(); ++c) {
@@ -124,13 +124,12 @@ dt_status dt_batch_gradient_sums(dt_comm* comm, const void* input, const void* g
         DT_TRY(check_doubles(call, gpu.get(), "out_product", out_product, channels));
         if (gpu != nullptr) {
           const auto norm = training::DeviceBatchNorm::of(*on->comm);
-          return on->job->seen(norm->gradient_sums(view_of(input, gradient, shape),
-                                                   {mean, variance, epsilon}, out_sum, out_product,
-                                                   stream_of(stream)));
+          return norm->gradient_sums(view_of(input, gradient, shape), {mean, variance, epsilon},
+                                     out_sum, out_product, stream_of(stream));
         }
         const auto sums = training::batch_gradient_sums(*on->comm, input, gradient, shape,
                                                         {mean, variance, epsilon});
-        DT_TRY(on->job->seen(sums.status()));
+        DT_TRY(sums.status());
         std::copy(sums.value().sum.begin(), sums.value().sum.end(), out_sum);
         std::copy(sums.value().product.begin(), sums.value().product.end(), out_product);
         return {};

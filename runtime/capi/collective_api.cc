@@ -282,13 +282,13 @@ class Launch {
       if (root + 1 == size_) {
         status = issue(call_, on_, part, out_work);
       } else if (out_work == nullptr) {
-        status = on_.job->seen(comm.run_or_group(part));
+        status = comm.run_or_group(part);
       } else {
         status = comm.submit(part, comm.new_work());
       }
     }
     if (!groups) return status;
-    const Status ended = on_.job->seen(comm.end_group());
+    const Status ended = comm.end_group();
     return status.ok() ? ended : status;
   }
 
@@ -407,9 +407,9 @@ dt_status dt_group_begin(dt_comm* comm) {
 
 dt_status dt_group_end(dt_comm* comm, dt_work** out_work) {
   return on_comm("dt_group_end", comm, [&](const Call& call, const CommPtr& on) -> Status {
-    if (out_work == nullptr) return on->job->seen(on->comm->end_group());
+    if (out_work == nullptr) return on->comm->end_group();
     return give_work(call, *on, out_work, [&](const std::shared_ptr<backend::Work>& whole) {
-      return on->job->seen(on->comm->end_group(whole));
+      return on->comm->end_group(whole);
     });
   });
 }
@@ -551,8 +551,8 @@ dt_status dt_check_equal(dt_comm* comm, const void* data, int64_t bytes, const c
   return on_comm("dt_check_equal", comm, [&](const Call& call, const CommPtr& on) -> Status {
     if (bytes < 0) return call.invalid("bytes is %lld", static_cast<long long>(bytes));
     if (bytes > 0) DT_TRY(call.not_null(data, "data"));
-    return on->job->seen(training::check_equal(on->comm, data, bytes, name != nullptr ? name : "",
-                                               stream_of(stream)));
+    return training::check_equal(on->comm, data, bytes, name != nullptr ? name : "",
+                                 stream_of(stream));
   });
 }
 

@@ -85,7 +85,7 @@ dt_status dt_comm_split(dt_comm* comm, int32_t color, int32_t key, dt_comm** out
   return on_comm("dt_comm_split", comm, [&](const Call& call, const CommPtr& parent) -> Status {
     DT_TRY(call.not_null(out_comm, "out_comm"));
     auto split = parent->comm->split(color, key);
-    DT_TRY(parent->job->seen(split.status()));
+    DT_TRY(split.status());
     auto part = std::move(split).value();
     if (part == nullptr) {
       *out_comm = nullptr;
@@ -99,7 +99,7 @@ dt_status dt_comm_shrink(dt_comm* comm, dt_comm** out_smaller) {
   return on_comm("dt_comm_shrink", comm, [&](const Call& call, const CommPtr& parent) -> Status {
     DT_TRY(call.not_null(out_smaller, "out_smaller"));
     auto smaller = parent->job->shrink(parent->comm);
-    DT_TRY(parent->job->seen(smaller.status()));
+    DT_TRY(smaller.status());
     return give_comm(call, parent->job, std::move(smaller).value(), out_smaller);
   });
 }
@@ -159,7 +159,9 @@ dt_status dt_mem_alloc(dt_comm* comm, int64_t bytes, void** out_pointer) {
     if (bytes <= 0) {
       return call.invalid("bytes is %lld; it must be > 0", static_cast<long long>(bytes));
     }
-    DT_TRY_VALUE(*out_pointer, object->comm->allocate(bytes));
+    const auto memory = object->comm->allocate(bytes);
+    DT_TRY(object->job->seen(memory.status()));
+    *out_pointer = memory.value();
     return {};
   });
 }

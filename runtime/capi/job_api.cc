@@ -207,7 +207,9 @@ dt_status dt_agree(dt_job* job, int32_t agreed, int32_t* out_agreed) {
   return guard("dt_agree", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<JobObject>(job, "job"));
     DT_TRY(call.not_null(out_agreed, "out_agreed"));
-    DT_TRY_VALUE(*out_agreed, object->job->vote(agreed != 0 ? 1 : 0, ReduceOp::kMin, "agree"));
+    const auto all = object->job->vote(agreed != 0 ? 1 : 0, ReduceOp::kMin, "agree");
+    DT_TRY(object->job->seen(all.status()));
+    *out_agreed = all.value();
     return {};
   });
 }
@@ -222,7 +224,9 @@ dt_status dt_stop_requested(dt_job* job, int32_t* out_stop) {
     DT_TRY_VALUE(const auto object, call.get<JobObject>(job, "job"));
     DT_TRY(call.not_null(out_stop, "out_stop"));
     const bool asked = handle_table().stop_requested(job) || object->job->told_to_stop();
-    DT_TRY_VALUE(*out_stop, object->job->vote(asked ? 1 : 0, ReduceOp::kMax, "stop"));
+    const auto all = object->job->vote(asked ? 1 : 0, ReduceOp::kMax, "stop");
+    DT_TRY(object->job->seen(all.status()));
+    *out_stop = all.value();
     return {};
   });
 }

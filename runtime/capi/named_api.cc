@@ -91,7 +91,7 @@ Status submit_all(const Call& call, const NamedObject& object, const char* const
   }
   for (const auto& each : works) {
     (void)wait_for(each, Deadline::never());
-    const Status ended = object.job->seen(each->work->status());
+    const Status ended = each->work->status();
     if (status.ok()) status = ended;
   }
   return status;
@@ -151,7 +151,7 @@ dt_status dt_named_join(dt_named* named, int64_t timeout_ms, int32_t* out_last_r
       "dt_named_join", named, [&](const Call& call, const NamedObject& object) -> Status {
         DT_TRY(call.not_null(out_last_rank, "out_last_rank"));
         const auto joined = object.named->join(Wait{Deadline::after_ms(timeout_ms), nullptr});
-        DT_TRY(object.job->seen(joined.status()));
+        DT_TRY(joined.status());
         *out_last_rank = joined.value();
         return {};
       });
@@ -163,7 +163,7 @@ dt_status dt_named_report(dt_named* named, int64_t timeout_ms, char* buffer, int
       "dt_named_report", named, [&](const Call& call, const NamedObject& object) -> Status {
         DT_TRY(copy_out(call, "", buffer, capacity_bytes, out_bytes, true));
         const auto report = object.named->report(Wait{Deadline::after_ms(timeout_ms), nullptr});
-        DT_TRY(object.job->seen(report.status()));
+        DT_TRY(report.status());
         const std::string text(report.value().c_str(), report.value().size() + 1);  // with its NUL
         return copy_out(call, text, buffer, capacity_bytes, out_bytes);
       });

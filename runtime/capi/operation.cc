@@ -91,7 +91,7 @@ Status check_overlap(const Call& call, const void* a, int64_t a_bytes, const voi
 
 Status issue(const Call& call, const CommObject& on, backend::Collective& collective,
              dt_work** out_work) {
-  if (out_work == nullptr) return on.job->seen(on.comm->run_or_group(collective));
+  if (out_work == nullptr) return on.comm->run_or_group(collective);
   return give_work(call, on, out_work, [&](const std::shared_ptr<backend::Work>& work) {
     return on.comm->submit_or_group(collective, work);
   });

@@ -15,7 +15,7 @@ dt_status alone_on_outer(const char* function, dt_outer* outer, F&& body) noexce
   return on<OuterObject>(function, outer, "outer",
                          [&](const Call& call, const OuterPtr& object) -> Status {
                            DT_TRY_VALUE(const auto turn, object->turns.alone(call));
-                           return object->job->seen(body(call, *object));
+                           return body(call, *object);
                          });
 }
 
@@ -113,7 +113,7 @@ dt_status dt_outer_create(dt_comm* comm, const dt_outer_param* params, int32_t c
     auto made = std::make_shared<OuterObject>();
     made->job = on->job;
     auto outer = training::Outer::create(on->comm, std::move(read), chosen);
-    DT_TRY(on->job->seen(outer.status()));
+    DT_TRY(outer.status());
     made->outer = std::move(outer).value();
     return call.give(std::move(made), out_outer);
   });

@@ -112,8 +112,7 @@ dt_status on_file(const char* function, dt_shard* shard, dt_optimizer* optimizer
         }
         DT_TRY(call.not_null(path, "path"));
         if (*path == '\0') return call.invalid("path is empty");
-        return object.job->seen(
-            run(*object.shard, of != nullptr ? of->optimizer.get() : nullptr, path));
+        return run(*object.shard, of != nullptr ? of->optimizer.get() : nullptr, path);
       });
 }
 
@@ -236,7 +235,7 @@ dt_status dt_shard_set(dt_shard* shard, int32_t index, const void* values, dt_st
         DT_TRY(check_param(call, *object.shard->reducer(), index));
         const auto count = object.shard->params()[static_cast<size_t>(index)].count;
         DT_TRY(check_buffer(call, "values", values, count));
-        return object.job->seen(object.shard->set(index, values, stream_of(stream)));
+        return object.shard->set(index, values, stream_of(stream));
       });
 }
 
@@ -248,7 +247,7 @@ dt_status dt_shard_piece(dt_shard* shard, int32_t index, dt_stream stream, dt_pi
                                "dt_piece_init"));
         DT_TRY(check_param(call, *object.shard->reducer(), index));
         const auto piece = object.shard->piece(index, stream_of(stream));
-        DT_TRY(object.job->seen(piece.status()));
+        DT_TRY(piece.status());
         const training::Shard::Piece& from = piece.value();
         dt_piece filled;
         dt_piece_init(&filled);
@@ -285,7 +284,7 @@ dt_status dt_shard_full_grad(dt_shard* shard, int32_t index, dt_stream stream, v
         DT_TRY(check_param(call, *object.shard->reducer(), index));
         const auto count = object.shard->params()[static_cast<size_t>(index)].count;
         DT_TRY(check_buffer(call, "out_values", out_values, count));
-        return object.job->seen(object.shard->full_grad(index, out_values, stream_of(stream)));
+        return object.shard->full_grad(index, out_values, stream_of(stream));
       });
 }
 
@@ -293,7 +292,7 @@ dt_status dt_shard_updated(dt_shard* shard, dt_stream stream) {
   return alone_on_shard("dt_shard_updated", shard,
                         [&](const Call&, const ShardObject& object) -> Status {
                           object.shard->written();
-                          return object.job->seen(object.shard->updated(stream_of(stream)));
+                          return object.shard->updated(stream_of(stream));
                         });
 }
 
@@ -301,7 +300,7 @@ dt_status dt_shard_gather(dt_shard* shard, int32_t unit, dt_stream stream) {
   return alone_on_shard("dt_shard_gather", shard,
                         [&](const Call& call, const ShardObject& object) -> Status {
                           DT_TRY(check_unit(call, object, unit));
-                          return object.job->seen(object.shard->gather(unit, stream_of(stream)));
+                          return object.shard->gather(unit, stream_of(stream));
                         });
 }
 
@@ -309,7 +308,7 @@ dt_status dt_shard_release(dt_shard* shard, int32_t unit, dt_stream stream) {
   return alone_on_shard("dt_shard_release", shard,
                         [&](const Call& call, const ShardObject& object) -> Status {
                           DT_TRY(check_unit(call, object, unit));
-                          return object.job->seen(object.shard->release(unit, stream_of(stream)));
+                          return object.shard->release(unit, stream_of(stream));
                         });
 }
 
@@ -377,7 +376,7 @@ dt_status dt_optimizer_step(dt_optimizer* optimizer, double rate, dt_stream stre
       [&](const Call& call, const std::shared_ptr<OptimizerObject>& object) -> Status {
         DT_TRY_VALUE(const auto turn, object->reducer->turns.alone(call));
         if (!std::isfinite(rate)) return call.invalid("rate is %g; it must be finite", rate);
-        return object->job->seen(object->optimizer->step(rate, stream_of(stream)));
+        return object->optimizer->step(rate, stream_of(stream));
       });
 }
 
@@ -392,7 +391,7 @@ dt_status dt_optimizer_skipped(dt_optimizer* optimizer, int32_t behind, int64_t*
         }
         DT_TRY_VALUE(const auto turn, object->reducer->turns.alone(call));
         const Result<int64_t> skipped = object->optimizer->skipped(behind);
-        DT_TRY(object->job->seen(skipped.status()));
+        DT_TRY(skipped.status());
         *out_skipped = skipped.value();
         return {};
       });

@@ -385,7 +385,7 @@ dt_status dt_reducer_load(dt_reducer* reducer, const char* path) {
                     [&](const Call& call, const ReducerPtr& object) -> Status {
                       DT_TRY_VALUE(const auto turn, object->turns.alone(call));
                       DT_TRY(check_path(call, path));
-                      return object->job->seen(object->reducer->load(path));
+                      return object->reducer->load(path);
                     });
 }
 
@@ -436,7 +436,7 @@ dt_status dt_reducer_finish(dt_reducer* reducer, dt_stream stream) {
   return on_reducer("dt_reducer_finish", reducer,
                     [&](const Call& call, const ReducerPtr& object) -> Status {
                       DT_TRY_VALUE(const auto turn, object->turns.alone(call));
-                      return object->job->seen(object->reducer->finish(stream_of(stream)));
+                      return object->reducer->finish(stream_of(stream));
                     });
 }
 
@@ -458,8 +458,7 @@ dt_status dt_reducer_clip_norm(dt_reducer* reducer, double max_norm, double norm
             return call.invalid("out_norm is in memory of the host; give one f32 of the GPU");
           }
         }
-        return object->job->seen(
-            object->reducer->clip_norm(max_norm, norm_type, stream_of(stream), out_norm));
+        return object->reducer->clip_norm(max_norm, norm_type, stream_of(stream), out_norm);
       });
 }
 

@@ -136,7 +136,7 @@ const char* dt_work_error(dt_work* work) {
   guard("dt_work_error", [&](const Call& call) -> Status {
     message.clear();
     DT_TRY_VALUE(const auto object, call.get<WorkObject>(work, "work"));
-    message = object->work->status().message();
+    message = object->seen().message();
     return {};
   });
   return message.c_str();
@@ -145,7 +145,7 @@ const char* dt_work_error(dt_work* work) {
 dt_status dt_work_error_info(dt_work* work, dt_error_info* out_info) {
   return guard("dt_work_error_info", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<WorkObject>(work, "work"));
-    const Status status = object->work->status();
+    const Status status = object->seen();
     return fill_error_info(call.function(), status.ok() ? nullptr : &status.info(), out_info);
   });
 }

@@ -3,9 +3,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <typeindex>
 #include <vector>
 
 #include "backend/backend.h"
@@ -108,13 +110,14 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     over_.store(true, std::memory_order_relaxed);
     options_.backend->interrupt(status);
   }
-  /// What a layer above keeps for as long as the communicator lives, made by the first call. It may
-  /// refer to the communicator, and does not hold it.
-  template <class Make>
-  std::shared_ptr<void> attached(Make&& make) {
-    return attached_.with([&](std::shared_ptr<void>& kept) {
-      if (kept == nullptr) kept = std::forward<Make>(make)();
-      return kept;
+  /// The T that a layer above keeps for as long as the communicator lives, made by the first call.
+  /// It may refer to the communicator, and does not hold it.
+  template <class T>
+  std::shared_ptr<T> attached() {
+    return attached_.with([&](auto& kept) {
+      std::shared_ptr<void>& mine = kept[std::type_index(typeid(T))];
+      if (mine == nullptr) mine = std::make_shared<T>(*this);
+      return std::static_pointer_cast<T>(mine);
     });
   }
   /// Also where one is that this one answers for, which then breaks this one on all ranks.
@@ -168,7 +171,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<bool> over_{false};  ///< it is broken: what is called now happens nowhere
   Guarded<Group> group_;
   Guarded<std::set<void*>> allocated_;
-  Guarded<std::shared_ptr<void>> attached_;
+  Guarded<std::map<std::type_index, std::shared_ptr<void>>> attached_;
   std::atomic<int32_t> splits_{0};  // split() calls so far: equal on all ranks, names the children
 };
 

@@ -106,7 +106,7 @@ class Job {
   }
   /// For a failure that a caller is about to hear of, who may end the process then: what others are
   /// told of it arrives first, else they would take that end for the cause; and what is being
-  /// written of it is written. Waits for a moment at most.
+  /// written of it is written. Waits for seconds at most. Not on the I/O thread.
   Status seen(Status status) const {
     if (status.ok()) return status;
     control_->settle();
@@ -254,7 +254,7 @@ class Job {
     /// `handed_over`: as for Client::report_failure_soon().
     void report_soon(const std::string& communicator, const Status& status,
                      std::function<void()> handed_over);
-    /// Returns, soon in any case, when all of that has arrived.
+    /// Returns, soon in any case, when all of that has arrived. Not on the I/O thread.
     void settle();
     /// No call of these is inside afterwards, and none goes out any more.
     void disconnect();

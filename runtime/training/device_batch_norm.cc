@@ -15,8 +15,7 @@ constexpr int64_t kChannels = 1024;  // room for as many from the first call on
 }  // namespace
 
 std::shared_ptr<DeviceBatchNorm> DeviceBatchNorm::of(comm::Communicator& comm) {
-  return std::static_pointer_cast<DeviceBatchNorm>(
-      comm.attached([&] { return std::make_shared<DeviceBatchNorm>(comm); }));
+  return comm.attached<DeviceBatchNorm>();
 }
 
 DeviceBatchNorm::DeviceBatchNorm(comm::Communicator& comm)
@@ -31,6 +30,7 @@ Status DeviceBatchNorm::with_room(const char* call, int64_t channels, int64_t ro
     return DeviceStep::capture_refused(format("%s on comm \"%s\"", call, comm_.name().c_str()));
   }
   std::lock_guard lock(mutex_);
+  DT_TRY(comm_.broken());  // else each further call would take a block
   DT_TRY_VALUE(const Room room, take_room(channels, row, stream));
   Status status = std::forward<Use>(use)(room);
   if (status.ok()) {
@@ -53,11 +53,14 @@ Result<DeviceBatchNorm::Room> DeviceBatchNorm::take_room(int64_t channels, int64
   if (needed > numbers_) {
     const int64_t numbers =
         std::max(needed, numbers_of(kernels::batch_scratch(1), kernels::moments_row(kChannels)));
-    DT_TRY_VALUE(void* const block,
-                 comm_.backend().allocate(numbers * static_cast<int64_t>(sizeof(double))));
+    const auto gpu = comm_.backend().device();
+    DT_TRY_VALUE(void* const block, gpu->allocate(numbers * static_cast<int64_t>(sizeof(double))));
+    comm_.backend().keep(std::shared_ptr<void>(
+        block, [gpu](void* memory) { static_cast<void>(gpu->release(memory)); }));
     block_ = static_cast<double*>(block);
     numbers_ = numbers;
-  } else if (last_ != nullptr && last_->stream() != stream) {
+  } else if (last_ != nullptr) {
+    // Also if the handle is the same: each thread has a default stream of its own under one.
     DT_TRY(marks_.wait(stream, *last_));
   }
   return Room{block_, block_ + scratch, block_ + scratch + row};

@@ -28,6 +28,7 @@ void DeviceChannel::suspect(const Status& status) {
   if (info.rank >= 0 || !options_.on_broken || !(late || lost)) return break_with(status);
   suspicion_ = status;
   suspicion_ends_ = Deadline::after_ms(kCulpritMs);
+  std::lock_guard lock(breaking_);
   if (late && !told_.exchange(true)) options_.on_broken(options_.name, status);
 }
 

@@ -71,7 +71,6 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   /// Any thread.
   Pulse pulse() const { return pulse_.read(); }
   void excuse(int64_t until_ns) { excuse_.extend(until_ns); }
-  /// Any thread. This rank found the failure and told of it.
 
  private:
   enum class Phase { kSay, kState, kExchange, kPassOn, kPassOnMore, kMove };
