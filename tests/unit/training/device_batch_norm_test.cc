@@ -24,6 +24,7 @@ constexpr double kEpsilon = 1e-5;
 
 /// Elements of a dtype; of 16 bits what these hold.
 std::vector<char> numbers(Dtype dtype, int64_t count, int seed) {
+  if (count == 0) return {};
   std::vector<double> values(static_cast<size_t>(count));
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = 3 + std::sin(static_cast<double>(i) * 0.7 + seed);
