@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fake_cuda.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -137,6 +138,9 @@ FakeCuda::~FakeCuda() {
     lock.unlock();
     queue->worker.join();
   }
+  state_.with([](State& state) {
+    for (void* const memory : state.released) free(memory);
+  });
 }
 
 std::shared_ptr<FakeCuda::Queue> FakeCuda::start_queue() {
@@ -355,7 +359,17 @@ Status FakeCuda::release_memory(const char* call, cuda::Memory memory, void* poi
     return true;
   });
   if (!known) return error(call, "invalid argument");
-  free(pointer);
+  // CUDA waits for the device here. This one keeps the memory instead, as long as its streams live.
+  const auto queues = state_.with([](State& state) { return state.queues; });
+  const bool busy = std::any_of(queues.begin(), queues.end(), [](const auto& queue) {
+    std::lock_guard lock(queue->mutex);
+    return queue->running || !queue->waiting.empty();
+  });
+  if (busy) {
+    state_.with([&](State& state) { state.released.push_back(pointer); });
+  } else {
+    free(pointer);
+  }
   count([](Counters& counters) { ++counters.releases, --counters.live_allocations; });
   return {};
 }

@@ -102,6 +102,7 @@ class FakeCuda final : public cuda::Runtime {
     std::vector<std::unique_ptr<Mark>> marks;
     std::map<std::string, Failure> failures;
     Counters counters;
+    std::vector<void*> released;  ///< while streams had work, which may use it
   };
 
   Status check(const char* call);
