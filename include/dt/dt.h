@@ -748,7 +748,7 @@ DT_API dt_status dt_comm_set_timeout(dt_comm* comm, int64_t timeout_ms);
  * Whether the communicator is whole. Call it before keeping a result that was only ordered on a
  * stream.
  * @param comm the handle.
- * @return DT_OK, or the error that broke it.
+ * @return DT_OK, or the error that broke it, within a few seconds, as dt_work_test() does.
  * @thread any
  * @since ABI 0
  */
@@ -1248,7 +1248,8 @@ DT_API dt_status dt_check_equal(dt_comm* comm, const void* data, int64_t bytes, 
 
 /**
  * Whether the work has completed. Costs one load; with host.progress = caller, where operations go
- * on inside calls of dt only, it advances what is queued.
+ * on inside calls of dt only, it advances what is queued. An error may cost a few seconds, as in
+ * every call of a communicator: it is reported to the other ranks before it is returned.
  * @param work     the handle.
  * @param out_done 1 or 0.
  * @return DT_OK; the operation's error once it failed; DT_ERR_INVALID_ARGUMENT.

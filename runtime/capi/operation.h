@@ -35,7 +35,7 @@ Status check_overlap(const Call& call, const void* a, int64_t a_bytes, const voi
 /// A copy of what the handle holds; NULL: as of dt_config_create(NULL).
 Result<ConfigObject::State> config_of(const Call& call, const dt_config* config);
 
-/// Runs a call that needs all ranks. What the caller hears of a failure is behind Job::seen(). If
+/// Runs a call that needs all ranks. Every failure goes through Job::seen(). If
 /// the call is refused here, the reason goes into the stall reports of the ranks that wait for this
 /// one.
 template <class Object, class Handle, class F>

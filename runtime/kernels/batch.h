@@ -58,8 +58,8 @@ class BatchKernels {
                                cuda::Stream stream) = 0;
   virtual Status batch_gradient_sums(const BatchView& view, const BatchScale& scale,
                                      double* scratch, double* row, cuda::Stream stream) = 0;
-  /// Of the rows of all ranks, one behind the other, in rank order, as Moments::merge() does.
-  /// Without any element the count is 0, and means and variances are NaN.
+  /// Merges the rows of all ranks in rank order, as Moments::merge() does. `rows`: one after
+  /// another. Without any element the count is 0, and means and variances are NaN.
   virtual Status merge_moments(const double* rows, int32_t ranks, int64_t channels, double* mean,
                                double* variance, int64_t* count, cuda::Stream stream) = 0;
   virtual Status merge_gradient_sums(const double* rows, int32_t ranks, int64_t channels,

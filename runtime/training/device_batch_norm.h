@@ -27,7 +27,7 @@ namespace dt::training {
 /// Threads: any; one call at a time.
 class DeviceBatchNorm {
  public:
-  /// Of a communicator over GPUs, made by the first call; goes with it.
+  /// The one of a communicator over GPUs. The first call makes it; it lives as long as `comm`.
   static std::shared_ptr<DeviceBatchNorm> of(comm::Communicator& comm);
 
   explicit DeviceBatchNorm(comm::Communicator& comm);

@@ -35,7 +35,7 @@ void DeviceChannel::suspect(const Status& status) {
 /// The first to break it tells the control plane, before callers hear of it.
 void DeviceChannel::break_with(const Status& status) {
   {
-    // Of two at once the second fires nothing before the first has been told.
+    // If two threads find a failure, none is visible here before the first is reported.
     std::lock_guard lock(breaking_);
     if (!told_.exchange(true) && options_.on_broken) options_.on_broken(options_.name, status);
     interrupt_.fire(status);

@@ -225,7 +225,7 @@ class DeviceBackend final : public Backend {
     channel_->excuse(until_ns);
   }
   void interrupt(Status status) override {
-    // What broke the communicator beside it on the host came before, and may have caused this.
+    // A failure of the host communicator happened earlier and may have caused this one.
     if (Status earlier = options_.on_host->broken(); !earlier.ok()) status = std::move(earlier);
     channel_->interrupt(status);  // first: what the carrier then meets on the host is no cause
     options_.on_host->interrupt(std::move(status));

@@ -88,7 +88,7 @@ struct HostWorldOptions {
   bool part = false;
   /// With `part`: each member's rank in the larger communicator. Empty: the world ranks.
   std::vector<int32_t> whole_ranks;
-  /// Called once, by whichever thread noticed that the communicator broke (never for interrupt()):
+  /// Called once, by the thread that noticed that the communicator broke (never for interrupt()):
   /// hands the failure to the control plane, for the others. Must not block: the communicator
   /// stands still, and nobody hears of the failure here before it returns. Inherited by split
   /// communicators.

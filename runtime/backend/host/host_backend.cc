@@ -393,7 +393,7 @@ void HostBackend::note_last(const Collective& collective, int64_t sequence) {
 
 Status HostBackend::break_with(Status status) {
   engine_->arena()->quarantine();
-  // Of two at once the second fires nothing before the first has been told.
+  // If two threads find a failure, none is visible here before the first is reported.
   std::lock_guard lock(breaking_);
   if (!broke_.exchange(true) && options_.on_broken && !options_.part) {
     options_.on_broken(options_.name, status);

@@ -151,7 +151,7 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   std::atomic<int32_t> groups_{0};  ///< begun and not left
   std::atomic<int> completion_fd_{-1};
   std::atomic<bool> broke_{false};
-  std::mutex breaking_;  ///< held while the control plane is told
+  std::mutex breaking_;  ///< held while a failure is reported and set
   PulseCell pulse_;      ///< written by whoever has the turn
   Excuse excuse_;
   Interrupt interrupt_;  ///< fired: broken, for good

@@ -184,8 +184,8 @@ std::string Conductor::doing(int32_t peer, const tcp::Link& link) const {
 }
 
 /// Nobody explained the broken link. A peer that timed out because of a third one may have gone:
-/// where the way to that one is cut here too, that is the news. If the peer has left the job, that
-/// may be the cause, or it did so behind the break: both are told.
+/// where the way to that one is cut here too, that is the news. If the peer has left the job, it
+/// may have left before or after the link broke, so the error says both.
 void Conductor::on_grace() {
   if (broken_) return;
   const bool overdue =

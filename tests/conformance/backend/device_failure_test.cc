@@ -154,8 +154,7 @@ TEST_CASE(
   }));
 }
 
-TEST_CASE(
-    "device: what broke the communicator beside it on the host is the error, not what follows") {
+TEST_CASE("device: the first error is kept where the host communicator failed first") {
   require_none(run_ranks(over_nccl(2), [&](Rank& rank) {
     Collective late;
     late.deadline = Deadline::after_ms(10);

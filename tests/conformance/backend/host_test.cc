@@ -109,7 +109,7 @@ TEST_CASE("Host: a deadline names the ranks that have not arrived, and only thes
   }
 }
 
-TEST_CASE("Host: the others are told of a failure before anybody hears of it here") {
+TEST_CASE("Host: a failure is reported before callers see it") {
   std::atomic<int> told{0};
   Setup setup = host(2);
   setup.on_broken = [&](const Status&) { ++told; };

@@ -89,7 +89,7 @@ TEST_CASE("Multihost: backends are destroyed with works queued, in any order") {
 }
 
 TEST_CASE("Multihost: a peer whose connection breaks is named with both addresses") {
-  // One that has left the job may have done so behind the break: then both are told.
+  // A peer that has left the job may have left before or after the break: the error says both.
   for (const bool has_left : {false, true}) {
     play(hosts({0, 1}), [has_left](Rank& rank) {
       rank.expect_ok(rank.backend->run(Collective()), "barrier");
