@@ -213,7 +213,7 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   bool again_ = false;
   bool broken_ = false;
   bool telling_ = false;  ///< the control plane does not have the failure yet: nobody may see it
-  Status suspicion_;      ///< a link broke; the control plane may know why
+  Status suspicion_;      ///< a link ended; the control plane may know why
   int32_t suspect_ = -1;  ///< whose connection it is about
   std::shared_ptr<Event> ended_;
 

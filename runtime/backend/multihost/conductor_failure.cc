@@ -9,7 +9,7 @@
 namespace dt::backend {
 namespace {
 
-// A connection often breaks because its peer died. The control plane, which knows why, is given
+// A connection often ends because its peer died. The control plane, which knows why, is given
 // this long to say so.
 constexpr int64_t kCutGraceMs = 1000;
 // The local backend keeps the deadline of its own steps; this is for when it does not.
@@ -73,7 +73,8 @@ void Conductor::unreachable(int32_t peer, const Status& status) {
   suspect(peer, failure(Code::kPeerLost, peer, status.message()));
 }
 
-/// Found where an operation needs the peer, so there is no need to wait for a cause.
+/// Found where an operation needs the peer. A rank that dies of an error of its own often destroys
+/// its communicators before it goes, as destructors do: then the death is the news.
 void Conductor::left(int32_t peer, bool finalized) {
   const Operation* operation = active_.get();
   for (const OperationPtr& each : transfers_) {
@@ -82,11 +83,11 @@ void Conductor::left(int32_t peer, bool finalized) {
   if (finalized) {
     return break_with(failure_of(operation, Code::kPeerLost, peer, peer_text(peer) + kHasLeft));
   }
-  break_with(failure_of(
-      operation, Code::kAborted, peer,
-      format("%s has destroyed this communicator; let all ranks end their operations on a "
-             "communicator before one of them destroys it, then make a new one with dt_comm_split",
-             peer_text(peer).c_str())));
+  const std::string text = format(
+      "%s has destroyed this communicator; let all ranks end their operations on a communicator "
+      "before one of them destroys it, then make a new one with dt_comm_split",
+      peer_text(peer).c_str());
+  suspect(peer, failure_of(operation, Code::kAborted, peer, text));
 }
 
 void Conductor::leave() {
@@ -183,9 +184,9 @@ std::string Conductor::doing(int32_t peer, const tcp::Link& link) const {
   return phase_ == Phase::kExchange ? "has not arrived" : "has not finished";
 }
 
-/// Nobody explained the broken link. A peer that timed out because of a third one may have gone:
+/// Nobody explained why the link ended. A peer that timed out because of a third one may have gone:
 /// where the way to that one is cut here too, that is the news. If the peer has left the job, it
-/// may have left before or after the link broke, so the error says both.
+/// may have left before or after the link ended, so the error says both.
 void Conductor::on_grace() {
   if (broken_) return;
   const bool overdue =
