@@ -70,14 +70,28 @@ std::vector<Node> hook_gradients(
 /// What libtorch lacks: the gradients of a module are averaged over the ranks of a communicator,
 /// each bucket as soon as it is full, while the backward pass goes on. Parameters and buffers begin
 /// as rank 0 has them. Every parameter must take part in every backward pass.
+///
+/// Gradients lie in the buckets as long as this exists: no copy is made where they are set to zero
+/// between steps, and one where zero_grad() leaves them undefined, as it does from libtorch 2 on.
 class DistributedDataParallel {
  public:
   DistributedDataParallel(const torch::nn::Module& module, dt::Comm* comm)
-      : reducer_(*comm, params_of(module)) {  // also checks that all ranks have the same model
+      : reducer_(*comm, params_of(module)),  // also checks that all ranks have the same model
+        parameters_(module.parameters()) {
     broadcast(module, comm);
-    nodes_ = hook_gradients(module.parameters(), [this](int32_t index, torch::Tensor& gradient) {
-      reducer_.ready(index, gradient.data_ptr());
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      void* const place = reducer_.grad(static_cast<int32_t>(i));
+      views_.push_back(torch::from_blob(place, parameters_[i].sizes(), parameters_[i].options()));
+      parameters_[i].mutable_grad() = views_[i].zero_();
+    }
+    nodes_ = hook_gradients(parameters_, [this](int32_t index, torch::Tensor& gradient) {
+      const torch::Tensor& view = views_[static_cast<size_t>(index)];
+      if (gradient.data_ptr() != view.data_ptr()) gradient = view.copy_(gradient);
+      reducer_.ready(index);
     });
+  }
+  ~DistributedDataParallel() {
+    for (torch::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
   }
   DistributedDataParallel(DistributedDataParallel&&) = delete;  // the hooks know where this is
   /// After loss.backward(): returns when param.grad() holds the averages.
@@ -85,6 +99,8 @@ class DistributedDataParallel {
 
  private:
   dt::Reducer reducer_;
+  std::vector<torch::Tensor> parameters_;
+  std::vector<torch::Tensor> views_;  // of the gradients in the buckets, by parameter
   std::vector<Node> nodes_;
 };
 

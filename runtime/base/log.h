@@ -24,6 +24,8 @@ class Logger {
 
   bool enabled(LogLevel level) const { return level <= level_; }
   [[gnu::format(printf, 3, 4)]] void log(LogLevel level, const char* pattern, ...);
+  /// What was asked for by a setting of its own: whatever the level is.
+  void tell(const std::string& message) { sink_(LogLevel::kInfo, message.c_str()); }
 
  private:
   const LogLevel level_;

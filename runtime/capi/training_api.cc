@@ -221,6 +221,8 @@ Result<training::Reducer::Options> read_reducer_options(const Call& call, const 
   chosen.first_bucket_bytes = config.integer("reducer.first_bucket_bytes");
   chosen.rebuild = config.boolean("reducer.rebuild");
   chosen.check_steps = config.integer("reducer.check_steps");
+  chosen.log_steps = config.integer("reducer.log_steps");
+  chosen.logger = on.job->logger();
   chosen.sum = asked.sum != 0;
   chosen.tune_steps = asked.tune_steps;
   chosen.find_unused = asked.find_unused != 0;

@@ -282,6 +282,10 @@ constexpr Key kKeys[] = {
      "", kSame, false,
      "How often dt_reducer_finish compares the parameters of dt_reducer_watch between ranks: in the "
      "first step and each time that many have passed; 0: never."},
+    {"reducer.log_steps", "DT_REDUCER_LOG_STEPS", Type::kInteger, "steps", 0, 1'000'000'000, "0", "",
+     kAny, false,
+     "After how many steps rank 0 of a communicator logs what a step took, whatever log.level is; "
+     "0: never."},
 
     {"ps.servers", "DT_PS_SERVERS", Type::kString, "", 0, 1 << 20, "", "", kAny, false,
      "host:port of each parameter server, by index, with commas between; empty: ask the launcher."},

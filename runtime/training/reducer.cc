@@ -464,6 +464,7 @@ Status Reducer::finish(cuda::Stream stream) {
   }
   if (complete) last_arrivals_ = arrivals_;
   end_step();
+  log_steps();
   DT_TRY(rebuild_after_first_step());
   DT_TRY(tune());
   return check_watched(stream);

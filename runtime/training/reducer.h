@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "comm/communicator.h"
 #include "training/bucket_plan.h"
@@ -103,6 +104,8 @@ class Reducer {
     std::vector<char*> places;
     bool wire_8bit = false;   ///< or in blocks of 8 bits, with error feedback; no shards
     int64_t check_steps = 0;  ///< how often what is watched is compared; 0: never
+    int64_t log_steps = 0;    ///< how often rank 0 logs what a step took; 0: never
+    LoggerPtr logger;         ///< for that
     int32_t stage = -1;       ///< of a shard; -1: there is none
     int32_t prefetch = 0;     ///< of a shard; only compared between ranks
     /// So many ranks, one after the other, have all pieces among them: a replica. A divisor of the
@@ -424,6 +427,7 @@ class Reducer {
   int64_t take_step_bytes();
   void count_step_on_device();
   void take_times();
+  void log_steps();
   void end_step();
   bool idle();
   /// Not idle, on host memory: until nothing uses the caller's gradients any more.
@@ -515,6 +519,8 @@ class Reducer {
   int64_t state_steps_ = 0;  // that `errors_` and `power_sgd_` have seen, also before load()
   Digester digester_;
   mutable Guarded<Statistics> statistics_;
+  Statistics logged_;  // what log_steps() has told, and when
+  int64_t logged_ns_ = 0;
 };
 
 }  // namespace dt::training

@@ -107,6 +107,59 @@ TEST_CASE("reducer: averages gradients in place and copied in, step after step")
   }
 }
 
+TEST_CASE("reducer: with reducer.log_steps rank 0 says what a step took, at any log level") {
+  struct Log {
+    std::vector<std::string> lines;
+    static void take(void* self, dt_log_level level, const char* message) {
+      if (level == DT_LOG_INFO) static_cast<Log*>(self)->lines.emplace_back(message);
+    }
+  };
+  Log logs[2];  // each written by the one thread of its rank
+  const ServedStore store(2);
+  const auto train = [&](int rank) {
+    dt_config* const config = rank_config(rank, 2, store.port(), {{"reducer.log_steps", "3"}});
+    CHECK(dt_config_set_log_sink(config, Log::take, &logs[rank]) == DT_OK);
+    dt_job* job = nullptr;
+    dt_comm* world = nullptr;
+    CHECK(dt_init(config, &job) == DT_OK);
+    dt_config_destroy(config);
+    CHECK(dt_comm_world(job, &world) == DT_OK);
+    const dt_param param = {250'000, "weight", DT_F32, 0};
+    std::vector<float> grad(250'000);
+    dt_reducer* reducer = nullptr;
+    CHECK(dt_reducer_create(world, &param, 1, nullptr, &reducer) == DT_OK);
+    for (int step = 1; step <= 8; ++step) {
+      CHECK(dt_reducer_ready(reducer, 0, grad.data(), nullptr) == DT_OK);
+      CHECK(dt_reducer_finish(reducer, nullptr) == DT_OK);
+    }
+    dt_reducer_destroy(reducer);
+    dt_comm_destroy(world);
+    dt_finalize(job, 20000);
+    dt_job_destroy(job);
+  };
+  std::thread other(train, 1);
+  train(0);
+  other.join();
+  CHECK(logs[1].lines.empty());
+  REQUIRE(logs[0].lines.size() == 2);
+  for (const size_t i : {0, 1}) {
+    const std::string& line = logs[0].lines[i];
+    double step_ms = -1, bytes = -1, communication_ms = -1, exposed_ms = -1;
+    char end = 0;
+    const std::string pattern =
+        std::string("reducer on comm \"world\", steps ") + (i == 0 ? "2 to 3" : "4 to 6") +
+        ": %lf ms a step; %lf MB of gradients were under way for %lf ms, of "
+        "which %lf ms were waited fo%c";
+    INFO(line);
+    CHECK(sscanf(line.c_str(), pattern.c_str(), &step_ms, &bytes, &communication_ms, &exposed_ms,
+                 &end) == 5);
+    CHECK(bytes == 1.0);
+    CHECK(communication_ms <= step_ms + 0.01);
+    CHECK(exposed_ms >= 0);
+    CHECK(exposed_ms <= communication_ms + 0.01);
+  }
+}
+
 TEST_CASE("reducer: parameters join and are frozen between steps, by a new reducer") {
   for (const int world_size : {1, 2, 4}) {
     CAPTURE(world_size);
