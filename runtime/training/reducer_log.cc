@@ -33,7 +33,7 @@ void Reducer::log_steps() {
       mean(now.total_communication_ns, before.total_communication_ns, 1e6),
       mean(now.total_exposed_ns, before.total_exposed_ns, 1e6));
   if (now.total_gather_ns > before.total_gather_ns) {
-    text += format("; parameters were waited for for %.2f ms",
+    text += format("; besides, it waited %.2f ms for parameters",
                    mean(now.total_gather_ns, before.total_gather_ns, 1e6));
   }
   options_.logger->tell(text);
