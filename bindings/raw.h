@@ -556,7 +556,7 @@ inline void bucket_give(int64_t out_work, int64_t work) {
   *handle<dt_work*>(out_work) = handle<dt_work>(work);
 }
 /** Rank, start_step, min_compression as the bits of a double, no_error_feedback, cold_start, seed,
- * then the rows of all parameters. */
+ * wire, then the rows of all parameters. */
 inline void reducer_power_sgd(int64_t reducer, const char* DATA, int64_t BYTES) {
   Unpacker packed(DATA, BYTES);
   dt_power_sgd_options options;
@@ -568,6 +568,7 @@ inline void reducer_power_sgd(int64_t reducer, const char* DATA, int64_t BYTES) 
   options.no_error_feedback = static_cast<int32_t>(packed.number());
   options.cold_start = static_cast<int32_t>(packed.number());
   options.seed = static_cast<uint64_t>(packed.number());
+  options.wire = static_cast<dt_wire>(packed.number());
   std::vector<int64_t> rows;
   while (packed.more()) rows.push_back(packed.number());
   detail::check(dt_reducer_power_sgd(handle<dt_reducer>(reducer), rows.data(), &options));

@@ -274,9 +274,9 @@ run gpt_step_2_nccl_one_gpu bench "${no_gpu:-${no_nccl:-$no_gpt}}" \
   "${both[@]}" "${own_hosts[@]}" "${model[@]}"
 run gpt_step_all_gpus bench "${no_gpu:-${no_nccl:-${no_second:-$no_gpt}}}" \
   "${both[@]}" "${all_gpus[@]}" "${model[@]}"
-# Gradients as matrices of rank 4, next to whole ones of f32.
+# Gradients as matrices of rank 4 in bf16, next to whole ones of f32.
 # shellcheck disable=SC2016  # for that shell
-thin=(sh -c '"$@" && "$@" --powersgd 4' sh)
+thin=(sh -c '"$@" && "$@" --powersgd 4 --wire bf16' sh)
 run gpt_powersgd_2_staged bench "${no_gpu:-$no_gpt}" "${thin[@]}" "${staged[@]}" "${model[@]}" --dtype f32
 run gpt_powersgd_2_nccl_one_gpu bench "${no_gpu:-${no_nccl:-$no_gpt}}" \
   "${thin[@]}" "${own_hosts[@]}" "${model[@]}" --dtype f32

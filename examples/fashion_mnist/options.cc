@@ -73,12 +73,11 @@ bool parse_options(int argc, char** argv, Options* out, int* out_exit_code) {
       app.add_option("--accumulate", out->accumulate,
                      "Backward passes in a step, each over a part of the rank's images")
           ->check(CLI::Range(int64_t{1}, int64_t{60'000}));
-  CLI::Option* wire = app.add_option("--wire", out->wire, "What gradients travel as")
-                          ->check(CLI::IsMember({"f32", "bf16", "f16", "8bit"}));
+  app.add_option("--wire", out->wire, "What gradients travel as; in 8 bits without --powersgd")
+      ->check(CLI::IsMember({"f32", "bf16", "f16", "8bit"}));
   app.add_option("--powersgd", out->power_sgd,
                  "Gradients travel as matrices of this rank; 0: as they are")
-      ->check(CLI::Range(int32_t{0}, int32_t{64}))
-      ->excludes(wire);
+      ->check(CLI::Range(int32_t{0}, int32_t{64}));
   app.add_option("--clip", out->clip, "Largest norm of the gradients; 0: any")
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--survive", out->survive,

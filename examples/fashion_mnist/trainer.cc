@@ -86,10 +86,11 @@ void Trainer::make_reducer() {
   dt::ReducerOptions reducer_options;
   reducer_options.first_bucket_bytes = kBucketBytes;
   reducer_options.bucket_cap_bytes = kBucketBytes;
-  reducer_options.wire = options_.wire == "bf16"   ? DT_WIRE_BF16
-                         : options_.wire == "f16"  ? DT_WIRE_F16
-                         : options_.wire == "8bit" ? DT_WIRE_8BIT
-                                                   : DT_WIRE_SAME;
+  const dt_wire wire = options_.wire == "bf16"   ? DT_WIRE_BF16
+                       : options_.wire == "f16"  ? DT_WIRE_F16
+                       : options_.wire == "8bit" ? DT_WIRE_8BIT
+                                                 : DT_WIRE_SAME;
+  if (options_.power_sgd == 0) reducer_options.wire = wire;
   reducer_.emplace(comm_, describe(network_), reducer_options);
   if (options_.power_sgd == 0) return;
   // A weight is a matrix with a column for each output, as many as the bias behind it has.
@@ -100,6 +101,7 @@ void Trainer::make_reducer() {
   }
   dt::PowerSgdOptions power_sgd;
   power_sgd.rank = options_.power_sgd;
+  power_sgd.wire = wire;
   reducer_->power_sgd(rows, power_sgd);
 }
 

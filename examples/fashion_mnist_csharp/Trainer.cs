@@ -165,15 +165,15 @@ unsafe sealed class Trainer {
         long end = number("--steps") > 0 ? Math.Min(number("--steps"), total) : total;
         Wire wire = options["--wire"] == "f32" ? Wire.Same
             : (Wire)Enum.Parse(typeof(Wire), options["--wire"] == "8bit" ? "Bits8" : options["--wire"], true);
-        ReducerOptions buckets =
-            new ReducerOptions { FirstBucketBytes = 1 << 18, BucketCapBytes = 1 << 18, Wire = wire };
+        ReducerOptions buckets = new ReducerOptions { FirstBucketBytes = 1 << 18, BucketCapBytes = 1 << 18 };
+        if (number("--powersgd") == 0) buckets.Wire = wire;
         using (Reducer reducer = new Reducer(world, parameters, buckets))
         using (Sampler sampler = new Sampler(size, world.Rank, labels.Length, seed))
         using (TextWriter log = lossLog != "" && world.Rank == 0 ? new StreamWriter(lossLog) : TextWriter.Null) {
             sampler.Check(world);
             if (number("--powersgd") > 0)  // a weight is a matrix with a column for each output
                 reducer.PowerSgd(own.counts.Select((count, p) => p % 2 == 0 ? count / own.counts[p + 1] : 0).ToArray(),
-                    (int)number("--powersgd"));
+                    (int)number("--powersgd"), wire: wire);
             log.WriteLine("step,loss");
             for (bool stopped = false; step < end && !stopped; ++step) {
                 if (step % perEpoch == 0) sampler.SetEpoch(step / perEpoch);

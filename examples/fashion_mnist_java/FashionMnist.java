@@ -44,19 +44,18 @@ public record FashionMnist(Map<String, String> options, Job job, Comm comm) {
     Tensor sums = comm.allocate(2, DataType.F64); // loss, correct
     DoubleBuffer totals = sums.buffer().asDoubleBuffer();
     boolean stopped = false;
-    String wire = options.getOrDefault("--wire", "f32").toUpperCase(Locale.ROOT);
+    String bits = options.getOrDefault("--wire", "f32").toUpperCase(Locale.ROOT);
+    Wire wire = bits.equals("F32") ? Wire.SAME : bits.equals("8BIT") ? Wire.BITS8 : Wire.valueOf(bits);
+    int rank = (int) number("--powersgd", 0);
     ReducerOptions buckets =
-        ReducerOptions.DEFAULT
-            .withBucketBytes(BUCKET_BYTES, BUCKET_BYTES)
-            .withWire(wire.equals("F32") ? Wire.SAME : wire.equals("8BIT") ? Wire.BITS8 : Wire.valueOf(wire));
+        ReducerOptions.DEFAULT.withBucketBytes(BUCKET_BYTES, BUCKET_BYTES).withWire(rank > 0 ? Wire.SAME : wire);
     try (Sampler sampler = new Sampler(comm, labels.length, seed);
         Reducer reducer = new Reducer(comm, params, buckets);
         PrintWriter losses = new PrintWriter(log)) {
       sampler.check(comm);
       long[] rows = new long[8]; // a weight is a matrix with a column for each output
       for (int p = 0; p < 8; p += 2) rows[p] = Network.COUNTS[p] / Network.COUNTS[p + 1];
-      int rank = (int) number("--powersgd", 0);
-      if (rank > 0) reducer.powerSgd(rows, new PowerSgd(rank));
+      if (rank > 0) reducer.powerSgd(rows, new PowerSgd(rank).withWire(wire));
       losses.println("step,loss");
       for (; step < last && !stopped; step++) {
         sampler.setEpoch(step / stepsPerEpoch);

@@ -70,10 +70,10 @@ class Trainer:
             self.comm, [dt.Param(each.size, dt.Dtype.F32, name)
                         for name, each in zip(network.NAMES, self.parameters)],
             dt.ReducerOptions(first_bucket_bytes=BUCKET_BYTES, bucket_cap_bytes=BUCKET_BYTES,
-                              wire=WIRES[options.wire]))
+                              wire=WIRES[options.wire] if options.powersgd == 0 else dt.Wire.SAME))
         if options.powersgd > 0:  # a weight is a matrix with a column for each output
             self.reducer.power_sgd([each.size // each.shape[-1] if each.ndim > 1 else 0 for each in self.parameters],
-                                   rank=options.powersgd)
+                                   rank=options.powersgd, wire=WIRES[options.wire])
         self.sampler.check(self.comm)
         self.gradients = self.read_gradients()
         self.step, self.losses = 0, []

@@ -64,12 +64,11 @@ void add_options(CLI::App* app, Options* out, std::string* device, bool* untied)
   app->add_option("--accumulate", out->accumulate,
                   "Backward passes of a step, each over a part of its batch")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}));
-  CLI::Option* wire = app->add_option("--wire", out->wire, "What gradients of f32 travel as")
-                          ->check(CLI::IsMember({"same", "f16", "bf16", "8bit"}));
+  app->add_option("--wire", out->wire, "What gradients of f32 travel as")
+      ->check(CLI::IsMember({"same", "f16", "bf16", "8bit"}));
   app->add_option("--powersgd", out->power_sgd,
                   "Gradients of f32 travel as matrices of this rank; 0: not")
-      ->check(CLI::Range(int64_t{0}, int64_t{64}))
-      ->excludes(wire);
+      ->check(CLI::Range(int64_t{0}, int64_t{64}));
   app->add_option("--clip", out->clip, "Scale gradients to at most this norm; 0: not")
       ->check(CLI::Range(0.0, 1e30))
       ->check(refuse_nan);
@@ -184,6 +183,9 @@ std::string check_outer(const Options& options, bool is_gpu, int64_t world_size)
 std::string check_exchange(const Options& options, Precision precision) {
   if (options.power_sgd > 0 && precision == Precision::kBf16) {
     return "--powersgd is for gradients of f32; use --dtype f32, or leave it out";
+  }
+  if (options.power_sgd > 0 && options.wire == "8bit") {
+    return "--powersgd does not go with --wire 8bit; use --wire bf16";
   }
   if (options.wire == "8bit" && options.zero) {
     return "--wire 8bit does not go with --zero; use --wire bf16";

@@ -80,7 +80,8 @@ void Trainer::make_parameters() {
           ? options_.bucket_bytes
           : std::clamp(gradient_bytes / kBuckets, kLeastBucketBytes, kMostBucketBytes);
   reducer_options.first_bucket_bytes = reducer_options.bucket_cap_bytes;
-  reducer_options.wire = wire_of(options_.wire);
+  const dt_wire wire = wire_of(options_.wire);
+  if (options_.power_sgd == 0) reducer_options.wire = wire;
   reducer_options.tune_steps = static_cast<int32_t>(options_.tune_steps);
   // Alone in a communicator, a rank does all but the exchange.
   const auto group = static_cast<int32_t>(options_.group);
@@ -99,6 +100,7 @@ void Trainer::make_parameters() {
     dt::PowerSgdOptions power_sgd;
     power_sgd.rank = static_cast<int32_t>(options_.power_sgd);
     power_sgd.seed = static_cast<uint64_t>(options_.seed);
+    power_sgd.wire = wire;
     std::vector<int64_t> rows;
     for (const Parameter& parameter : network_->layout()) rows.push_back(parameter.rows);
     reducer_->power_sgd(rows, power_sgd);

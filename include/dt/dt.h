@@ -1878,6 +1878,12 @@ typedef struct dt_power_sgd_options {
       no_error_feedback; /**< 1: what a step leaves out is forgotten, and not added to the next */
   int32_t cold_start;    /**< 1: each step begins with random matrices, and not with the last */
   uint64_t seed;         /**< of the random matrices */
+  dt_wire wire;          /**< what the two matrices and all other gradients of DT_F32 are rounded to
+                              on the way; not DT_WIRE_8BIT. Error feedback includes the rounding of
+                              a matrix; that of other gradients is lost. With DT_WIRE_F16 a row whose
+                              norm is above 65504 makes the results NaN, and what is added to the
+                              next step as well; DT_WIRE_BF16 has the range of DT_F32. */
+  int32_t reserved;      /**< zero */
 } dt_power_sgd_options;
 
 /** Sets struct_size and zeroes the rest. @param options may not be NULL. @thread any */
@@ -1892,15 +1898,16 @@ static inline void dt_power_sgd_options_init(dt_power_sgd_options* options) {
  * a second in which it waits for them. The same call on all ranks; on GPUs it is collective.
  * Matrices of DT_F32 are compressed where that gains; results are the same on all ranks, but are not
  * the averages.
- * @param reducer the handle, made without sum, wire, predivide and divide_by_users.
+ * @param reducer the handle, made without sum, predivide, divide_by_users and wire, which `options`
+ *                has here.
  * @param rows    [parameters of the reducer], borrowed during the call: the rows of each as a matrix
  *                of rows by count / rows; 0 or 1: it is none.
  * @param options NULL: defaults.
  * @return DT_OK; DT_ERR_INVALID_STATE inside a step, or with one of those options;
  *         DT_ERR_OUT_OF_MEMORY; DT_ERR_CUDA; DT_ERR_INVALID_ARGUMENT. Then nothing has changed.
  * @thread one at a time
- * @cost memory as large as the gradients of DT_F32, on GPUs allocated in this call; in a step for
- *       each matrix about 4 rank passes over it.
+ * @cost memory as large as the gradients of DT_F32, on GPUs allocated in this call, with a wire and
+ *       a start_step half as much again; in a step for each matrix about 4 rank passes over it.
  * @since ABI 0
  */
 DT_API dt_status dt_reducer_power_sgd(dt_reducer* reducer, const int64_t* rows,

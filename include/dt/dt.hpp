@@ -982,6 +982,7 @@ struct PowerSgdOptions {
   bool no_error_feedback = false;
   bool cold_start = false;
   uint64_t seed = 0;
+  dt_wire wire = DT_WIRE_SAME;
 };
 
 /** Gradients reduced in buckets while the backward pass runs. */
@@ -1031,6 +1032,7 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
     c_options.no_error_feedback = options.no_error_feedback ? 1 : 0;
     c_options.cold_start = options.cold_start ? 1 : 0;
     c_options.seed = options.seed;
+    c_options.wire = options.wire;
     if (rows.size() != param_count_) {
       throw std::invalid_argument("Reducer::power_sgd: give as many rows as there are parameters");
     }

@@ -42,6 +42,18 @@ Result<std::vector<training::Param>> read_params(const Call& call, const dt_para
 
 namespace {
 
+Status check_wire(const Call& call, const char* options, dt_wire wire) {
+  if (wire >= DT_WIRE_SAME && wire <= DT_WIRE_8BIT) return {};
+  return call.invalid("%s->wire is %d, which is no dt_wire", options, static_cast<int>(wire));
+}
+
+/// None: gradients travel as they are, or in 8 bits.
+std::optional<Dtype> half_of(dt_wire wire) {
+  if (wire == DT_WIRE_F16) return Dtype::kF16;
+  if (wire == DT_WIRE_BF16) return Dtype::kBf16;
+  return std::nullopt;
+}
+
 /// For parameters with row_elements > 0: replaces the number of elements by rows and columns.
 Status read_row_elements(const Call& call, const dt_reducer_options* options,
                          std::vector<training::Param>* params) {
@@ -207,10 +219,7 @@ Result<training::Reducer::Options> read_reducer_options(const Call& call, const 
         "%s->divide_by_users is 1; it goes with find_unused = 1 or static_graph = 1, and sum = 0",
         argument);
   }
-  if (asked.wire < DT_WIRE_SAME || asked.wire > DT_WIRE_8BIT) {
-    return call.invalid("%s->wire is %d, which is no dt_wire", argument,
-                        static_cast<int>(asked.wire));
-  }
+  DT_TRY(check_wire(call, argument, asked.wire));
   if (!(asked.predivide >= 0 && std::isfinite(asked.predivide))) {
     return call.invalid("%s->predivide is %g; it must be positive, or 0", argument,
                         asked.predivide);
@@ -233,9 +242,7 @@ Result<training::Reducer::Options> read_reducer_options(const Call& call, const 
                read_places(call, on, argument, asked.grads, asked.row_elements, params));
   DT_TRY_VALUE(chosen.order, read_order(call, argument, asked.order, params.size()));
   chosen.wire_8bit = asked.wire == DT_WIRE_8BIT;
-  if (asked.wire == DT_WIRE_F16 || asked.wire == DT_WIRE_BF16) {
-    chosen.wire = asked.wire == DT_WIRE_F16 ? Dtype::kF16 : Dtype::kBf16;
-  }
+  chosen.wire = half_of(asked.wire);
   if (asked.bucket_cap_bytes > 0) chosen.bucket_cap_bytes = asked.bucket_cap_bytes;
   if (asked.first_bucket_bytes > 0) chosen.first_bucket_bytes = asked.first_bucket_bytes;
   if (asked.keep_plan != 0) chosen.rebuild = false;
@@ -361,6 +368,12 @@ dt_status dt_reducer_power_sgd(dt_reducer* reducer, const int64_t* rows,
           return call.invalid("options->min_compression is %g; it must be positive, or 0",
                               asked.min_compression);
         }
+        DT_TRY(check_wire(call, "options", asked.wire));
+        if (asked.wire == DT_WIRE_8BIT) {
+          return call.invalid(
+              "options->wire is DT_WIRE_8BIT; PowerSGD travels in 16 bits, DT_WIRE_F16 or "
+              "DT_WIRE_BF16, or as it is");
+        }
         training::PowerSgd::Options chosen;
         if (asked.rank > 0) chosen.rank = asked.rank;
         if (asked.min_compression > 0) chosen.min_compression = asked.min_compression;
@@ -368,6 +381,7 @@ dt_status dt_reducer_power_sgd(dt_reducer* reducer, const int64_t* rows,
         chosen.warm_start = asked.cold_start == 0;
         chosen.error_feedback = asked.no_error_feedback == 0;
         chosen.seed = asked.seed;
+        chosen.wire = half_of(asked.wire);
         return object->reducer->compress(
             std::span(rows, static_cast<size_t>(object->reducer->param_count())), chosen);
       });

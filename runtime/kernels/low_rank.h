@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/dtype.h"
 #include "base/status.h"
 #include "cuda/runtime.h"
 
@@ -48,6 +49,9 @@ class LowRankKernels {
   /// error = M - p q^T where there is one, then M = p q^T.
   virtual Status restore(std::span<const LowRankMatrix> matrices, int32_t rank,
                          cuda::Stream stream) = 0;
+  /// to[i] = from[i] of two of f16, bf16 and f32, rounded to nearest even. They do not overlap.
+  virtual Status cast(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, int64_t count,
+                      cuda::Stream stream) = 0;
 };
 
 }  // namespace dt::kernels

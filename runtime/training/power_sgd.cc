@@ -44,10 +44,13 @@ Result<std::shared_ptr<PowerSgd>> PowerSgd::create(std::shared_ptr<comm::Communi
 Status PowerSgd::allocate() {
   int64_t first = 0;
   int64_t second = 0;
+  int64_t whole = 0;  // what no step compresses
+  int64_t all = 0;
   for (size_t i = 0; i < matrices_.size(); ++i) {
     const auto [n, m, dtype] = matrices_[i];
+    if (dtype == Dtype::kF32) all += n * m + kGradientCount;
     if (!compresses(i)) {
-      if (dtype == Dtype::kF32) first += n * m + kGradientCount;
+      if (dtype == Dtype::kF32) whole += n * m + kGradientCount;
       continue;
     }
     Place& place = places_[i];
@@ -59,11 +62,20 @@ Status PowerSgd::allocate() {
     first += options_.rank * n + kGradientCount;  // each may be the first of a bucket
     second += options_.rank * m + kGradientCount;
   }
-  if (state_count_ == 0) first = 0;  // all is plain
+  int64_t narrow = 0;
+  if (options_.wire) {
+    narrow = std::max(whole + first + second, options_.start_step > 0 ? all : 0);
+  } else if (state_count_ > 0) {
+    first += whole;
+  }
   first = round_up_to(first, kGradientCount);
-  DT_TRY_VALUE(memory_, PowerSgdMemory::create(comm_, state_count_ + first + second));
+  second = round_up_to(second, kGradientCount);
+  const int64_t total = state_count_ + first + second + (narrow + 1) / 2;
+  DT_TRY_VALUE(memory_, PowerSgdMemory::create(comm_, total));
+  if (total == 0) return {};
   first_ = memory_->data() + state_count_;
   second_ = first_ + first;
+  narrow_ = reinterpret_cast<char*>(second_ + second);
   return {};
 }
 
@@ -83,7 +95,7 @@ uint64_t PowerSgd::seed_of(size_t param) const {
 Result<HookWork> PowerSgd::run(const HookBucket& bucket, int32_t stage) {
   if (stage == 0 && bucket.index == 0) {
     ++step_;
-    first_used_ = second_used_ = 0;
+    first_used_ = second_used_ = narrow_used_bytes_ = 0;
   }
   const auto index = static_cast<size_t>(bucket.index);
   if (steps_.size() <= index) steps_.resize(index + 1);
@@ -93,14 +105,17 @@ Result<HookWork> PowerSgd::run(const HookBucket& bucket, int32_t stage) {
                  std::none_of(bucket.params.begin(), bucket.params.end(), [&](int32_t param) {
                    return compresses(static_cast<size_t>(param));
                  });
-    if (step.plain) {
+    step.as_is = step.plain && !(options_.wire && bucket.dtype == Dtype::kF32);
+    if (step.as_is) {
       return average(bucket.data, bucket.count, bucket.dtype, "bucket", bucket.stream);
     }
     return send_left(bucket, &step);
   }
-  if (step.plain) return HookWork{};
-  if (stage == 1) return send_right(bucket, &step);
-  DT_TRY(restore(bucket, &step));
+  if (step.as_is) return HookWork{};
+  DT_TRY(widen(bucket.stream, &step));
+  if (!step.plain && stage == 1) return send_right(bucket, &step);
+  if (!step.plain) DT_TRY(restore(bucket, &step));
+  DT_TRY(memory_->end_use(bucket.stream));
   return HookWork{};
 }
 
@@ -120,17 +135,48 @@ Result<HookWork> PowerSgd::average(void* data, int64_t count, Dtype dtype, const
   return started;
 }
 
+Result<HookWork> PowerSgd::average_narrow(const char* name, cuda::Stream stream, Step* step) {
+  const Dtype dtype = *options_.wire;
+  step->narrow = narrow_ + narrow_used_bytes_;
+  char* to = step->narrow;
+  for (const auto& [data, count] : step->sources) {
+    DT_TRY(kernels_->cast(data, Dtype::kF32, to, dtype, count, stream));
+    to += count * dtype_bytes(dtype);
+  }
+  const int64_t count = (to - step->narrow) / dtype_bytes(dtype);
+  narrow_used_bytes_ += round_up_to(count, kGradientCount) * dtype_bytes(dtype);
+  return average(step->narrow, count, dtype, name, stream);
+}
+
+Status PowerSgd::widen(cuda::Stream stream, Step* step) {
+  const char* from = step->narrow;
+  for (const auto& [data, count] : step->sources) {
+    DT_TRY(kernels_->cast(from, *options_.wire, data, Dtype::kF32, count, stream));
+    from += count * dtype_bytes(*options_.wire);
+  }
+  step->sources.clear();
+  return {};
+}
+
 /// Where the bucket's gradients lie, and where their factors go.
 void PowerSgd::begin(const HookBucket& bucket, Step* step) {
   step->whole.clear();
   step->compressed.clear();
   step->matrices.clear();
+  step->sources.clear();  // a step that failed has left some
+  if (step->plain) {      // in one piece, with the padding between gradients
+    const int64_t last = bucket.params.back();
+    const Matrix& matrix = matrices_[static_cast<size_t>(last)];
+    step->sources.emplace_back(static_cast<float*>(bucket.data),
+                               bucket.starts.back() + matrix.rows * matrix.columns);
+    return;
+  }
   for (size_t i = 0; i < bucket.params.size(); ++i) {
     const auto param = static_cast<size_t>(bucket.params[i]);
     const auto& [n, m, dtype] = matrices_[param];
     auto* const data = static_cast<float*>(bucket.data) + bucket.starts[i];
     if (!compresses(param)) {
-      step->whole.emplace_back(data, n * m);
+      (options_.wire ? step->sources : step->whole).emplace_back(data, n * m);
       continue;
     }
     const Place& place = places_[param];
@@ -165,6 +211,11 @@ Result<HookWork> PowerSgd::send_left(const HookBucket& bucket, Step* step) {
       kernels_->orthonormalise(step->matrices, kernels::LowRankFactor::kQ, options_.rank, stream));
   DT_TRY(kernels_->find_p(step->matrices, options_.rank, stream));
   first_used_ = round_up_to(to - first_, kGradientCount);
+  if (options_.wire) {
+    // In front, where it is aligned for kernels whatever the gradients count.
+    if (!step->plain) step->sources.insert(step->sources.begin(), {step->first, to - step->first});
+    return average_narrow(step->plain ? "bucket" : "bucket, P", stream, step);
+  }
   return average(step->first, to - step->first, Dtype::kF32, "bucket, P", stream);
 }
 
@@ -185,6 +236,10 @@ Result<HookWork> PowerSgd::send_right(const HookBucket& bucket, Step* step) {
       kernels_->orthonormalise(step->matrices, kernels::LowRankFactor::kP, options_.rank, stream));
   DT_TRY(kernels_->find_q(step->matrices, options_.rank, stream));
   second_used_ = round_up_to(to - second_, kGradientCount);
+  if (options_.wire) {
+    step->sources.emplace_back(second, to - second);
+    return average_narrow("bucket, Q", stream, step);
+  }
   return average(second, to - second, Dtype::kF32, "bucket, Q", stream);
 }
 
@@ -195,7 +250,7 @@ Status PowerSgd::restore(const HookBucket& bucket, Step* step) {
     DT_TRY(memory_->copy(memory_->data() + place.q, step->matrices[i].q, place.q_count,
                          bucket.stream));
   }
-  return memory_->end_use(bucket.stream);
+  return {};
 }
 
 Result<PowerSgd::Kept> PowerSgd::kept() {

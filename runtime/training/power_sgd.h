@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,9 @@ namespace dt::training {
 /// goes on from step to step (warm start). Gradients that are no matrices of f32, or too small to
 /// gain, travel as they are, in the same operation as the P of their bucket.
 ///
+/// With a `wire` all of f32 is rounded to 16 bits before it is sent. Error feedback includes the
+/// rounding of a matrix; that of other gradients is lost.
+///
 /// All memory is allocated beforehand. On a GPU a step enqueues everything on the hook's stream and
 /// waits for nothing.
 ///
@@ -33,6 +37,7 @@ class PowerSgd {
     bool warm_start = true;
     bool error_feedback = true;
     uint64_t seed = 0;
+    std::optional<Dtype> wire;  ///< f16 or bf16; none: f32 travels as it is
   };
   struct Matrix {
     int64_t rows = 0;
@@ -73,11 +78,14 @@ class PowerSgd {
   using Matrices = std::vector<kernels::LowRankMatrix>;
   /// Of one bucket in a step.
   struct Step {
-    bool plain = false;
+    bool plain = false;                             // nothing is compressed
+    bool as_is = false;                             // neither compressed nor rounded
     std::vector<std::pair<float*, int64_t>> whole;  // gradients that are not compressed
     std::vector<size_t> compressed;                 // parameters
     Matrices matrices;       // of these; q is the state's at first, then what travels
-    float* first = nullptr;  // what travels first: `whole`, then every P
+    float* first = nullptr;  // what travels first: every P, without a wire behind `whole`
+    std::vector<std::pair<float*, int64_t>> sources;  // what travels in 16 bits now
+    char* narrow = nullptr;                           // there, one behind the other
   };
 
   PowerSgd(std::shared_ptr<comm::Communicator> comm, std::vector<Matrix> matrices,
@@ -86,6 +94,9 @@ class PowerSgd {
   void begin(const HookBucket& bucket, Step* step);
   Result<HookWork> average(void* data, int64_t count, Dtype dtype, const char* name,
                            cuda::Stream stream);
+  /// Averages `sources` in 16 bits; widen() writes the averages back to them.
+  Result<HookWork> average_narrow(const char* name, cuda::Stream stream, Step* step);
+  Status widen(cuda::Stream stream, Step* step);
   Result<HookWork> send_left(const HookBucket& bucket, Step* step);
   Result<HookWork> send_right(const HookBucket& bucket, Step* step);
   Status restore(const HookBucket& bucket, Step* step);
@@ -102,8 +113,10 @@ class PowerSgd {
   int64_t state_count_ = 0;
   float* first_ = nullptr;   // of all buckets
   float* second_ = nullptr;  // likewise
+  char* narrow_ = nullptr;   // what travels in 16 bits, likewise
   int64_t first_used_ = 0;   // in this step
   int64_t second_used_ = 0;
+  int64_t narrow_used_bytes_ = 0;
   int64_t step_ = -1;
   std::vector<Step> steps_;  // by bucket
   Matrices undrawn_;         // of send_left()

@@ -149,7 +149,7 @@ class Reducer {
   Result<void*> grad(int32_t index, cuda::Stream stream = nullptr);
   /// Between steps. Empty: none.
   Status set_hook(Hook hook);
-  Status check_hookable(bool has_hook) const;
+  Status check_hookable(const char* call, bool has_hook) const;
   /// Likewise, by PowerSGD. `rows`: of each parameter as a matrix.
   Status compress(std::span<const int64_t> rows, const PowerSgd::Options& options);
   /// Between steps: writes what this rank needs to go on with the next step, by itself.

@@ -4,22 +4,25 @@
 
 namespace dt::training {
 
-Status Reducer::check_hookable(bool has_hook) const {
+Status Reducer::check_hookable(const char* call, bool has_hook) const {
   if (begun_.load(std::memory_order_acquire)) {
     return Status(Code::kInvalidState,
-                  "dt_reducer_set_hook: inside a step; call it after dt_reducer_finish");
+                  format("%s: inside a step; call it after dt_reducer_finish", call));
   }
   if (has_hook &&
       (options_.wire || options_.wire_8bit || options_.predivide > 0 || options_.divide_by_users)) {
-    return Status(Code::kInvalidState,
-                  "dt_reducer_set_hook: the reducer was made with wire, predivide or "
-                  "divide_by_users, which a hook would have to do; make it without");
+    return Status(
+        Code::kInvalidState,
+        format("%s: the reducer was made with wire, predivide or divide_by_users, which a "
+               "hook would have to do; make it without (dt_reducer_power_sgd has a wire "
+               "of its own)",
+               call));
   }
   return {};
 }
 
 Status Reducer::set_hook(Hook hook) {
-  DT_TRY(check_hookable(static_cast<bool>(hook)));
+  DT_TRY(check_hookable("dt_reducer_set_hook", static_cast<bool>(hook)));
   hook_ = std::move(hook);
   power_sgd_ = nullptr;
   return {};
@@ -42,10 +45,11 @@ Status Reducer::compress(std::span<const int64_t> rows, const PowerSgd::Options&
                  i, static_cast<long long>(rows[i]), static_cast<long long>(params_[i].count),
                  params_[i].name.c_str()));
     }
-    const int64_t n = params_[i].row_elements > 0 ? 1 : std::max<int64_t>(rows[i], 1);
-    matrices.push_back({n, params_[i].count / n, params_[i].dtype});
+    const int64_t n = std::max<int64_t>(rows[i], 1);
+    const bool in_rows = params_[i].row_elements > 0;  // in no bucket
+    matrices.push_back({n, in_rows ? 0 : params_[i].count / n, params_[i].dtype});
   }
-  DT_TRY(check_hookable(true));
+  DT_TRY(check_hookable("dt_reducer_power_sgd", true));
   auto made = PowerSgd::create(comm_, std::move(matrices), options);
   Status mine = made.status();
   if (!mine.ok()) mine = mine.within("dt_reducer_power_sgd on comm \"" + comm_->name() + "\"");

@@ -187,6 +187,11 @@ static void check_power_sgd(const fixture* f) {
   options.start_step = 0;
   options.min_compression = (double)NAN;
   REFUSES("min_compression", dt_reducer_power_sgd(reducer, &rows, &options));
+  options.min_compression = 0;
+  options.wire = (dt_wire)5;
+  REFUSES("wire is 5", dt_reducer_power_sgd(reducer, &rows, &options));
+  options.wire = DT_WIRE_8BIT;
+  REFUSES("DT_WIRE_8BIT", dt_reducer_power_sgd(reducer, &rows, &options));
   REFUSES("rows", dt_reducer_power_sgd(reducer, NULL, NULL));
   rows = 7;
   REFUSES("rows[0]", dt_reducer_power_sgd(reducer, &rows, NULL));

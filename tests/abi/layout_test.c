@@ -109,7 +109,7 @@ DT_FIELD(dt_bucket, stream, 40, 8);
 DT_FIELD(dt_bucket, dtype, 48, 4);
 DT_FIELD(dt_bucket, reserved, 52, 4);
 
-DT_SIZE(dt_power_sgd_options, 40);
+DT_SIZE(dt_power_sgd_options, 48);
 DT_FIELD(dt_power_sgd_options, struct_size, 0, 4);
 DT_FIELD(dt_power_sgd_options, rank, 4, 4);
 DT_FIELD(dt_power_sgd_options, start_step, 8, 8);
@@ -117,6 +117,8 @@ DT_FIELD(dt_power_sgd_options, min_compression, 16, 8);
 DT_FIELD(dt_power_sgd_options, no_error_feedback, 24, 4);
 DT_FIELD(dt_power_sgd_options, cold_start, 28, 4);
 DT_FIELD(dt_power_sgd_options, seed, 32, 8);
+DT_FIELD(dt_power_sgd_options, wire, 40, 4);
+DT_FIELD(dt_power_sgd_options, reserved, 44, 4);
 
 DT_SIZE(dt_reducer_options, 80);
 DT_FIELD(dt_reducer_options, struct_size, 0, 4);

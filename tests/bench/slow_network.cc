@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // slow_network ROUNDS MATRICES SIDE: a rank of a job that computes nothing. It reduces the
-// gradients of MATRICES parameters of SIDE x SIDE f32 in each of six ways, one step of each per
+// gradients of MATRICES parameters of SIDE x SIDE f32 in each of seven ways, one step of each per
 // round, after one round that is not timed and whose results are checked. Rank 0 prints a line per
 // step: WAY MILLISECONDS BYTES, the time from the first dt_reducer_ready() until the last rank's
 // dt_reducer_finish() returned, and what rank 0's eth0 sent. slow_network.py starts it.
@@ -25,7 +25,8 @@ struct Way {
 };
 constexpr Way kWays[] = {{"plain", DT_WIRE_SAME, 0, 1e-6},  {"bf16", DT_WIRE_BF16, 0, 0.01},
                          {"f16", DT_WIRE_F16, 0, 0.002},    {"8bit", DT_WIRE_8BIT, 0, 0.01},
-                         {"powersgd4", DT_WIRE_SAME, 4, 0}, {"powersgd1", DT_WIRE_SAME, 1, 0}};
+                         {"powersgd4", DT_WIRE_SAME, 4, 0}, {"powersgd4_bf16", DT_WIRE_BF16, 4, 0},
+                         {"powersgd1", DT_WIRE_SAME, 1, 0}};
 
 /// In [-1, 1], of many singular values.
 float element(int32_t rank, int64_t i) {
@@ -58,12 +59,13 @@ class Rank {
     const auto parameters = static_cast<size_t>(matrices);
     for (const Way& way : kWays) {
       dt::ReducerOptions options;
-      options.wire = way.wire;
+      if (way.power_sgd == 0) options.wire = way.wire;
       reducers_.emplace_back(comm_, std::vector<dt::Param>(parameters, {count_, DT_F32, "matrix"}),
                              options);
       if (way.power_sgd == 0) continue;
       dt::PowerSgdOptions power_sgd;
       power_sgd.rank = way.power_sgd;
+      power_sgd.wire = way.wire;
       reducers_.back().power_sgd(std::vector<int64_t>(parameters, side), power_sgd);
     }
   }

@@ -30,9 +30,10 @@ MODEL = ["--device", "cpu", "--layers", "2", "--channels", "256", "--heads", "4"
          "--lr", "0.002"]
 LAST = 10  # steps over which the loss at the end is averaged
 GPT_OPTIONS = {"plain": [], "bf16": ["--wire", "bf16"], "f16": ["--wire", "f16"],
-               "8bit": ["--wire", "8bit"], "powersgd4": ["--powersgd", "4"], "powersgd1": ["--powersgd", "1"]}
+               "8bit": ["--wire", "8bit"], "powersgd4": ["--powersgd", "4"],
+               "powersgd4_bf16": ["--powersgd", "4", "--wire", "bf16"], "powersgd1": ["--powersgd", "1"]}
 NAMES = {"plain": "f32", "bf16": "bf16", "f16": "f16", "8bit": "8 bits",
-         "powersgd4": "PowerSGD, rank 4", "powersgd1": "PowerSGD, rank 1"}
+         "powersgd4": "PowerSGD, rank 4", "powersgd4_bf16": "PowerSGD, rank 4, bf16", "powersgd1": "PowerSGD, rank 1"}
 
 
 def spread(values, digits):

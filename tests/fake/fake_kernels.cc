@@ -82,8 +82,8 @@ Status refuse(Dtype dtype) {
 }
 
 /// to[to_index + i] = from[from_index + i] * scale
-void cast(const void* from, Dtype from_type, int64_t from_index, void* to, Dtype to_type,
-          int64_t to_index, int64_t count, float scale) {
+void convert(const void* from, Dtype from_type, int64_t from_index, void* to, Dtype to_type,
+             int64_t to_index, int64_t count, float scale) {
   with_floating(from_type, [&](auto source) {
     with_floating(to_type, [&](auto target) {
       using Source = decltype(source);
@@ -190,14 +190,14 @@ class FakeTensorKernels final : public kernels::TensorKernels {
   Status gather(const TensorList& tensors, Dtype from, void* flat, Dtype to, float scale,
                 cuda::Stream stream) override {
     return for_each(tensors, from, to, stream, [=](const Tensor& each) {
-      cast(each.data, from, 0, flat, to, each.offset, each.count, scale);
+      convert(each.data, from, 0, flat, to, each.offset, each.count, scale);
     });
   }
 
   Status scatter(const TensorList& tensors, Dtype to, const void* flat, Dtype from, float scale,
                  cuda::Stream stream) override {
     return for_each(tensors, to, from, stream, [=](const Tensor& each) {
-      cast(flat, from, each.offset, each.data, to, 0, each.count, scale);
+      convert(flat, from, each.offset, each.data, to, 0, each.count, scale);
     });
   }
 
@@ -227,7 +227,7 @@ class FakeTensorKernels final : public kernels::TensorKernels {
     return for_each(tensors, dtype, dtype, stream, [=](const Tensor& each) {
       // Read when the kernel runs: it may be the result of one before.
       const float factor = device_scale != nullptr ? scale * *device_scale : scale;
-      cast(each.data, dtype, 0, each.data, dtype, 0, each.count, factor);
+      convert(each.data, dtype, 0, each.data, dtype, 0, each.count, factor);
     });
   }
 
@@ -544,6 +544,11 @@ class FakeTensorKernels final : public kernels::TensorKernels {
         }
       }
     });
+  }
+
+  Status cast(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, int64_t count,
+              cuda::Stream stream) override {
+    return runtime_->launch(stream, [=] { kernels::cast(from_dtype, from, to_dtype, to, count); });
   }
 
  private:

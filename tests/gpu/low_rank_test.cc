@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "gpu.h"
+#include "kernels/host/cast.h"
 #include "values.h"
 
 using dt::Code;
@@ -285,6 +286,35 @@ TEST_CASE("low rank: the host's random numbers") {
     matrix.q = each->q.data();
     must(dt::kernels::host_low_rank_kernels()->draw_q({&matrix, 1}, 5, nullptr));
     CHECK(each->gpu_q.read() == each->q);
+  }
+}
+
+TEST_CASE("low rank: numbers in 16 bits are those of the host, and come back") {
+  Gpu& gpu = low_rank_gpu();
+  for (const dt::Dtype half : {dt::Dtype::kBf16, dt::Dtype::kF16}) {
+    for (const int64_t count : {1, 7, 4099, 100'003}) {
+      for (const size_t skipped : {size_t{0}, size_t{2}}) {  // bytes before them
+        CAPTURE(dt::dtype_name(half));
+        CAPTURE(count);
+        CAPTURE(skipped);
+        const Numbers numbers = some_numbers(count, 5);
+        const OnGpu single(numbers);
+        DeviceBytes on_gpu(&gpu, static_cast<size_t>(2 * count) + 2 * skipped);
+        on_gpu.write(Bytes(static_cast<size_t>(2 * count) + 2 * skipped, 0x5a));
+        must(gpu.kernels->cast(single.data(), dt::Dtype::kF32, on_gpu.at(skipped), half, count,
+                               gpu.stream));
+        const OnGpu back(Numbers(numbers.size()));
+        must(gpu.kernels->cast(on_gpu.at(skipped), half, back.data(), dt::Dtype::kF32, count,
+                               gpu.stream));
+        gpu.finish();
+        Bytes right(static_cast<size_t>(2 * count) + 2 * skipped, 0x5a);
+        dt::kernels::cast(dt::Dtype::kF32, numbers.data(), half, &right[skipped], count);
+        CHECK(on_gpu.read() == right);
+        Numbers wide(numbers.size());
+        dt::kernels::cast(half, &right[skipped], dt::Dtype::kF32, wide.data(), count);
+        CHECK(back.read() == wide);
+      }
+    }
   }
 }
 

@@ -77,6 +77,11 @@ def check_steps(run, alone):
     print(f"--powersgd 4: loss {compressed[-1]:.4f} at step {STEPS}, {two[-1]:.4f} without")
     if compressed == two or (STEPS >= 10 and compressed[-1] > two[0] - 0.3):
         sys.exit("--powersgd 4: the loss is that of whole gradients, or does not fall")
+    several = ("--accumulate", "2", "--powersgd", "4", "--clip", "1")
+    together = run(2, *several, "--wire", "bf16")
+    print(f"{' '.join(several)} --wire bf16: loss {together[-1]:.4f} at step {STEPS}")
+    if together == run(2, *several) or (STEPS >= 10 and together[-1] > two[0] - 0.3):
+        sys.exit(f"{' '.join(several)} --wire bf16: the loss is that of f32, or does not fall")
     for options in (("--outer", "3", "--group", "2"), ("--outer", "4", "--outer-delay", "2", "--outer-format", "4bit")):
         apart = run(4, *options)
         print(f"{' '.join(options)}: loss {apart[-1]:.4f} at step {STEPS}")

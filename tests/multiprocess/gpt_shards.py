@@ -75,7 +75,7 @@ def check_bits(training):
             sys.exit(f"{world} ranks: the loss differs by {worst:.2e}, more than {TOLERANCE}")
         for stage, size in pairs:
             training.check(world, wanted, "--zero", str(stage), "--bucket-bytes", str(size))
-    for options, stages in ((TOGETHER, "23"), (["--powersgd", "4"], "3")):
+    for options, stages in ((TOGETHER, "23"), (["--powersgd", "4", "--wire", "bf16"], "3")):
         wanted = training.run(2, "--zero", "0", *options)
         for stage in stages:
             training.check(2, wanted, "--zero", stage, *options)

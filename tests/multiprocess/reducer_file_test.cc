@@ -21,7 +21,7 @@ constexpr int64_t kRows = 24;
 constexpr int64_t kColumns = 50;
 constexpr int64_t kVector = 77;
 
-enum class Way { kPlain, k8Bit, kPowerSgd };
+enum class Way { kPlain, k8Bit, kPowerSgd, kPowerSgd16Bit };
 
 std::vector<dt::Param> model() {
   return {{kRows * kColumns, DT_F32, "matrix"}, {kVector, DT_F32, "vector"}, {3, DT_F64, "other"}};
@@ -34,10 +34,11 @@ dt::Reducer make(const dt::Comm& world, Way way, const std::vector<dt::Param>& p
   options.keep_plan = true;
   options.bucket_cap_bytes = 600;
   dt::Reducer reducer(world, params, options);
-  if (way == Way::kPowerSgd) {
+  if (way == Way::kPowerSgd || way == Way::kPowerSgd16Bit) {
     dt::PowerSgdOptions power_sgd;
     power_sgd.rank = power_sgd_rank;
     power_sgd.start_step = 2;
+    if (way == Way::kPowerSgd16Bit) power_sgd.wire = DT_WIRE_F16;
     std::vector<int64_t> rows(params.size());
     rows[0] = kRows;
     reducer.power_sgd(rows, power_sgd);
@@ -102,7 +103,7 @@ std::string bytes_of(const std::string& path) {
 
 TEST_CASE("reducer: saved behind a step, and gone on from there with the same bits") {
   const TempFolder folder;
-  for (const Way way : {Way::kPlain, Way::k8Bit, Way::kPowerSgd}) {
+  for (const Way way : {Way::kPlain, Way::k8Bit, Way::kPowerSgd, Way::kPowerSgd16Bit}) {
     for (const int ranks : {1, 2, 3}) {
       for (const int saved : {0, 1, 4}) {  // PowerSGD begins with step 3
         CAPTURE(static_cast<int>(way));

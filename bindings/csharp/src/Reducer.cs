@@ -318,9 +318,10 @@ namespace Dt
 
         /// <summary>Has gradients travel as products of two matrices of rank columns (PowerSGD), the same
         /// on all ranks. rows: of each parameter as a matrix; 0: it is none. Steps before startStep are
-        /// averaged as they are; matrices are compressed by minCompression at least.</summary>
+        /// averaged as they are; matrices are compressed by minCompression at least. wire: F16 or BF16:
+        /// what the matrices and all other gradients of F32 travel as.</summary>
         public void PowerSgd(long[] rows, int rank = 1, long startStep = 0, double minCompression = 2,
-            bool errorFeedback = true, bool warmStart = true, long seed = 0)
+            bool errorFeedback = true, bool warmStart = true, long seed = 0, Wire wire = Wire.Same)
         {
             if (rows == null || rows.Length != parameters.Length)
                 throw DtException.InvalidArgument("PowerSgd: rows are not as many as the " + parameters.Length +
@@ -332,6 +333,7 @@ namespace Dt
             packer.AddNumber(errorFeedback ? 0 : 1);
             packer.AddNumber(warmStart ? 0 : 1);
             packer.AddNumber(seed);
+            packer.AddNumber((long)wire);
             foreach (long each in rows) packer.AddNumber(each);
             byte[] packed = packer.Take();
             Raw.Native.reducer_power_sgd(this, packed, packed.Length);

@@ -251,20 +251,23 @@ class Reducer:
             self._hook = calls
 
     def power_sgd(self, rows: Sequence[int], *, rank: int = 1, start_step: int = 0, min_compression: float = 2,
-                  error_feedback: bool = True, warm_start: bool = True, seed: int = 0) -> None:
+                  error_feedback: bool = True, warm_start: bool = True, seed: int = 0,
+                  wire: Wire = Wire.SAME) -> None:
         """Has gradients travel as products of two matrices of `rank` columns (PowerSGD), the same on all
         ranks; set_hook(None) ends it.
 
         rows: of each parameter as a matrix; 0: it is none
         start_step: steps before it are averaged as they are
         min_compression: matrices are compressed by at least that
+        wire: F16 or BF16: what the matrices and all other gradients of F32 travel as
         """
         if len(rows) != len(self._params):
             raise invalid(f"Reducer.power_sgd: {len(rows)} rows for {len(self._params)} parameters; give one each")
         ratio = struct.unpack("q", struct.pack("d", min_compression))[0]
         with self._lock:
             _raw.reducer_power_sgd(self._handle, pack(
-                [rank, start_step, ratio, not error_feedback, not warm_start, seed, *map(int, rows)]))
+                [rank, start_step, ratio, not error_feedback, not warm_start, seed, int(wire),
+                 *map(int, rows)]))
             self._hook = None
 
     def save(self, path: Union[str, "os.PathLike[str]"]) -> None:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors into a flat buffer and back.
+// Tensors into a flat buffer and back, and a flat buffer into another.
 #include "kernels/cuda/elements.cuh"
 
 namespace dt::kernels {
@@ -22,13 +22,27 @@ __global__ void __launch_bounds__(kThreads) copy(DeviceChunks list, Flat* flat, 
   }
 }
 
+template <class From, class To>
+__global__ void __launch_bounds__(kThreads) cast_all(const From* from, To* to, int64_t count) {
+  for (int64_t begin = static_cast<int64_t>(blockIdx.x) * kChunkElements; begin < count;
+       begin += static_cast<int64_t>(gridDim.x) * kChunkElements) {
+    const int64_t here = min(static_cast<int64_t>(kChunkElements), count - begin);
+    transform(from + begin, to + begin, static_cast<int>(here),
+              [](From value) { return cast<To>(cast<Accumulator<From, To>>(value)); });
+  }
+}
+
 }  // namespace
 
 cudaError_t load_copy() {
   return with_each_float_type([&]<class From>() {
     return with_each_float_type([&]<class To>() {
-      const cudaError_t error = load(copy<From, To, true, To>);
-      return error != cudaSuccess ? error : load(copy<From, To, false, const From>);
+      for (const cudaError_t error :
+           {load(copy<From, To, true, To>), load(copy<From, To, false, const From>),
+            load(cast_all<From, To>)}) {
+        if (error != cudaSuccess) return error;
+      }
+      return cudaSuccess;
     });
   });
 }
@@ -51,6 +65,18 @@ cudaError_t launch_scatter(const Launch& launch, Dtype to, const void* flat, Dty
       copy<From, To, false>
           <<<blocks_for(launch.list.chunks, launch.multiprocessors), kThreads, 0, launch.stream>>>(
               launch.list, static_cast<const From*>(flat), scale);
+      return cudaGetLastError();
+    });
+  });
+}
+
+cudaError_t launch_cast(const Launch& launch, const void* from, Dtype from_dtype, void* to,
+                        Dtype to_dtype, int64_t count) {
+  return with_float_type(from_dtype, [&]<class From>() {
+    return with_float_type(to_dtype, [&]<class To>() {
+      const int64_t chunks = (count - 1) / kChunkElements + 1;
+      cast_all<<<blocks_for(chunks, launch.multiprocessors), kThreads, 0, launch.stream>>>(
+          static_cast<const From*>(from), static_cast<To*>(to), count);
       return cudaGetLastError();
     });
   });

@@ -70,6 +70,8 @@ cudaError_t load_update();
 cudaError_t launch_gather(const Launch& launch, Dtype from, void* flat, Dtype to, float scale);
 cudaError_t launch_scatter(const Launch& launch, Dtype to, const void* flat, Dtype from,
                            float scale);
+cudaError_t launch_cast(const Launch& launch, const void* from, Dtype from_dtype, void* to,
+                        Dtype to_dtype, int64_t count);
 /// Also of an empty list.
 cudaError_t launch_squared_norm(const Launch& launch, Dtype dtype, float* out, int32_t* found_inf);
 cudaError_t launch_scale(const Launch& launch, Dtype dtype, float scale, const float* device_scale);

@@ -353,6 +353,23 @@ class CudaTensorKernels : public TensorKernels {
                     [&](const Launch& on) { return launch_restore(on, matrices, rank); });
   }
 
+  Status cast(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, int64_t count,
+              cuda::Stream stream) override {
+    if (from_dtype == to_dtype || (from_dtype != Dtype::kF32 && to_dtype != Dtype::kF32)) {
+      return Status(Code::kInvalidArgument, format("cast of %s to %s: one of the two is f32",
+                                                   dtype_name(from_dtype), dtype_name(to_dtype)));
+    }
+    DT_TRY(check_float("cast", from_dtype));
+    DT_TRY(check_float("cast", to_dtype));
+    DT_TRY(check_address("cast", reinterpret_cast<uintptr_t>(from), from_dtype));
+    DT_TRY(check_address("cast", reinterpret_cast<uintptr_t>(to), to_dtype));
+    if (count <= 0) return {};
+    const cuda::DeviceScope scope(device());
+    DT_TRY(scope.status());
+    const Launch on{{}, runtime_->device().multiprocessors, native(stream)};
+    return checked("cast", device(), launch_cast(on, from, from_dtype, to, to_dtype, count));
+  }
+
  private:
   static cudaStream_t native(cuda::Stream stream) { return reinterpret_cast<cudaStream_t>(stream); }
   static const DeviceList& device_list(const TensorList& tensors) {

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/host/cast.h"
+
 namespace dt::kernels {
 namespace {
 
@@ -114,6 +116,12 @@ class HostLowRankKernels final : public LowRankKernels {
         std::copy(row.begin(), row.end(), own);
       }
     }
+    return {};
+  }
+
+  Status cast(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, int64_t count,
+              cuda::Stream /*stream*/) override {
+    kernels::cast(from_dtype, from, to_dtype, to, count);
     return {};
   }
 };

@@ -258,6 +258,12 @@ static class TrainingTests
             reducer.Finish();
             for (int i = 0; i < 64; ++i)
                 Suite.Check(Math.Abs(matrix[i] - (i / 8 + 1) * (i % 8 - 3) * 1.5) < 1e-3, "of rank 1");
+            reducer.PowerSgd(new long[] { 8, 0 }, wire: Wire.BF16);
+            float[] vector = { 1.001f, 1.001f, 1.001f };
+            reducer.Ready(0, matrix);
+            reducer.Ready(1, vector);
+            reducer.Finish();
+            Suite.Equal(1f, vector[2], "in 16 bits");
             Suite.Throws<DtInvalidArgumentException>(() => reducer.PowerSgd(new long[] { 8 }), "rows", "2 parameters");
         }
     }

@@ -15,7 +15,7 @@ from pathlib import Path
 DATA = "/usr/share/datasets/fashion-mnist"
 LIMIT_S = 280
 STEPS = 20
-WAYS = ("", "--accumulate 2 --wire 8bit --clip 0.5", "--powersgd 4 --accumulate 4")  # the same in all languages
+WAYS = ("", "--accumulate 2 --wire 8bit --clip 0.5", "--powersgd 4 --wire bf16 --accumulate 4")
 
 
 def losses(path):

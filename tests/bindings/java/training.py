@@ -12,7 +12,7 @@ import tempfile
 
 DATA = "/usr/share/datasets/fashion-mnist"
 ARGUMENTS = ["--steps", "20", "--batch", "64", "--seed", "1", "--no-eval"]
-WAYS = ("--accumulate 2 --wire 8bit --clip 0.5", "--powersgd 4 --accumulate 4")  # the same in all languages
+WAYS = ("--accumulate 2 --wire 8bit --clip 0.5", "--powersgd 4 --wire bf16 --accumulate 4")  # the same in all languages
 TOLERANCE = 1e-3
 LIMIT_S = 120
 

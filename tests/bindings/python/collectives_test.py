@@ -407,6 +407,12 @@ class Reducers(unittest.TestCase):
                 reducer.finish()
                 for i in range(64):
                     self.assertAlmostEqual(matrix[i], (i // 8 + 1) * (i % 8 - 3) * 1.5, 3)
+                reducer.power_sgd([8, 0], wire=dt.Wire.BF16)
+                vector = array.array("f", [1.001] * 3)
+                reducer.ready(0, matrix)
+                reducer.ready(1, vector)
+                reducer.finish()
+                self.assertEqual(list(vector), [1.0] * 3)
                 with self.assertRaisesRegex(dt.InvalidArgumentError, "1 rows for 2 parameters"):
                     reducer.power_sgd([8])
                 with self.assertRaisesRegex(dt.InvalidArgumentError, "rank is 65"):

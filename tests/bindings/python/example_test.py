@@ -9,7 +9,7 @@ import sys
 import tempfile
 
 STEPS, BATCH, RANKS = 20, 64, 2
-WAYS = ("--accumulate 2 --wire 8bit --clip 0.5", "--powersgd 4 --accumulate 4")  # the same in all languages
+WAYS = ("--accumulate 2 --wire 8bit --clip 0.5", "--powersgd 4 --wire bf16 --accumulate 4")  # the same in all languages
 TOLERANCE = 1e-3
 LIMIT_S = 100
 

@@ -122,8 +122,12 @@ TEST_CASE("what gradients cannot travel as is refused, with what can") {
   CHECK(check_exchange(options, Precision::kF32).empty());
   CHECK(check_exchange(options, Precision::kBf16).find("--powersgd is for gradients of f32") !=
         std::string::npos);
-  options.power_sgd = 0;
+  options.wire = "bf16";
+  CHECK(check_exchange(options, Precision::kF32).empty());
   options.wire = "8bit";
+  CHECK(check_exchange(options, Precision::kF32).find("--powersgd does not go with --wire 8bit") !=
+        std::string::npos);
+  options.power_sgd = 0;
   CHECK(check_exchange(options, Precision::kF32).empty());
   CHECK(check_exchange(options, Precision::kBf16).find("is for gradients of f32") !=
         std::string::npos);

@@ -30,11 +30,12 @@ const std::vector<Shape> kModel = {
 };
 using Results = std::vector<std::vector<double>>;
 
-/// Of matrices: of many singular values.
+/// Of matrices: of many singular values. Of others of f32: not exact in 16 bits.
 double gradient_of(int64_t step, int rank, size_t p, int64_t i) {
   const Shape& shape = kModel[p];
   if (shape.rows == 0 || shape.dtype != Dtype::kF32) {
-    return static_cast<double>(given(step, rank, p, i));
+    const auto number = static_cast<double>(given(step, rank, p, i));
+    return shape.dtype == Dtype::kF32 ? number + 0.3 : number;
   }
   const int64_t columns = shape.count / shape.rows;
   const auto x = static_cast<double>(i % columns + 1);
@@ -156,7 +157,7 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 /// Which parameters are not the averages.
-std::vector<size_t> changed(const Results& results, int64_t step, int size) {
+std::vector<size_t> changed(const Results& results, int64_t step, int size, double most = 1e-6) {
   std::vector<size_t> found;
   for (size_t p = 0; p < kModel.size(); ++p) {
     std::vector<double> right;
@@ -165,7 +166,7 @@ std::vector<size_t> changed(const Results& results, int64_t step, int size) {
       for (int rank = 0; rank < size; ++rank) sum += gradient_of(step, rank, p, i);
       right.push_back(kModel[p].dtype == Dtype::kI32 ? std::trunc(sum / size) : sum / size);
     }
-    if (distance(results[p], right) > 1e-6) found.push_back(p);
+    if (distance(results[p], right) > most) found.push_back(p);
   }
   return found;
 }
@@ -181,15 +182,21 @@ TEST_CASE("PowerSGD on GPUs: near the host's results, with the same bits on all 
   struct Case {
     const char* name;
     PowerSgd::Options options;
+    double near = 1e-3;   ///< what the host's results may differ by
+    double exact = 1e-6;  ///< and averages, of what is not compressed
   };
   std::vector<Case> cases = {{"rank 1", of_rank(1)},
                              {"rank 3", of_rank(3)},
                              {"cold", of_rank(2)},
                              {"no feedback", of_rank(2)},
-                             {"late", of_rank(2)}};
+                             {"late", of_rank(2)},
+                             {"bf16", of_rank(2), 0.1, 0.02},
+                             {"f16, late", of_rank(1), 0.02, 0.002}};
   cases[2].options.warm_start = false;
   cases[3].options.error_feedback = false;
-  cases[4].options.start_step = 2;
+  cases[4].options.start_step = cases[6].options.start_step = 2;
+  cases[5].options.wire = Dtype::kBf16;
+  cases[6].options.wire = Dtype::kF16;
   constexpr int kSteps = 5;
   for (const char* const backend : {"nccl", "staged"}) {
     for (const int size : kThreadSanitizer ? std::vector{2} : std::vector{1, 2, 3}) {
@@ -209,14 +216,17 @@ TEST_CASE("PowerSGD on GPUs: near the host's results, with the same bits on all 
             const Results& right = on_host.step(step, nullptr);
             for (size_t p = 0; p < kModel.size(); ++p) {
               const double off = distance(found[p], right[p]);
-              rank.expect(off < 1e-3, format("step %lld, #%zu is off by %g",
-                                             static_cast<long long>(step), p, off));
+              rank.expect(off < each.near, format("step %lld, #%zu is off by %g",
+                                                  static_cast<long long>(step), p, off));
             }
-            const auto other = changed(found, step, rank.size);
+            const auto other = changed(found, step, rank.size, each.exact);
             const std::vector<size_t> matrices = {0, 2, 4, 8};
             const bool plain = step < options.start_step;
             rank.expect(other == (plain ? std::vector<size_t>() : matrices),
                         "matrices are compressed, the others are averages");
+            const std::vector<size_t> rounded = {0, 1, 2, 4, 5, 7, 8};
+            rank.expect(!options.wire || changed(found, step, rank.size) == rounded,
+                        "all of f32 travels in 16 bits");
           }
           rank.meet();
           on_gpu.drop_reducer();

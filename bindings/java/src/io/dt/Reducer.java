@@ -285,9 +285,10 @@ public final class Reducer extends Handle {
           "give one each");
     }
     Checks.notNull(method, "options", options);
+    Checks.notNull(method, "options.wire", options.wire());
     Packing packing = new Packing().add(options.rank()).add(options.startStep());
     packing.add(options.minCompression()).add(options.errorFeedback() ? 0 : 1);
-    packing.add(options.warmStart() ? 0 : 1).add(options.seed());
+    packing.add(options.warmStart() ? 0 : 1).add(options.seed()).add(options.wire().ordinal());
     for (long each : rows) packing.add(each);
     run(number -> Raw.reducer_power_sgd(number, packing.take()));
   }

@@ -297,6 +297,13 @@ final class JobTests {
       for (int i = 0; i < 64; i++) {
         that(Math.abs(matrix.get(i) - (i / 8 + 1) * (i % 8 - 3) * 1.5) < 1e-3, "of rank 1");
       }
+      reducer.powerSgd(new long[] {8, 0}, new PowerSgd(1).withWire(Wire.BF16));
+      FloatBuffer vector = floats(3);
+      vector.put(2, 1.001F);
+      reducer.ready(0, Tensor.of(matrix));
+      reducer.ready(1, Tensor.of(vector));
+      reducer.finish();
+      equal(vector.get(2), 1F);
       thrown(
           InvalidArgumentException.class,
           () -> reducer.powerSgd(new long[] {8}, new PowerSgd(1)), "1 numbers for 2 parameters");
