@@ -43,6 +43,20 @@ double squared_norm_avx512(Dtype dtype, const void* data, int64_t count) {
   return squared_norm_portable(dtype, data, count);
 }
 
+float dot_avx2(const float* a, const float* b, int64_t count) { return dot_portable(a, b, count); }
+
+float dot_avx512(const float* a, const float* b, int64_t count) {
+  return dot_portable(a, b, count);
+}
+
+void add_scaled_avx2(float factor, const float* from, float* to, int64_t count) {
+  add_scaled_portable(factor, from, to, count);
+}
+
+void add_scaled_avx512(float factor, const float* from, float* to, int64_t count) {
+  add_scaled_portable(factor, from, to, count);
+}
+
 void adamw_avx2(Dtype dtype, const AdamWStep& step, const AdamWArrays& arrays) {
   adamw_portable(dtype, step, arrays);
 }

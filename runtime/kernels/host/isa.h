@@ -46,6 +46,19 @@ double squared_norm_portable(Dtype dtype, const void* data, int64_t count);
 double squared_norm_avx2(Dtype dtype, const void* data, int64_t count);
 double squared_norm_avx512(Dtype dtype, const void* data, int64_t count);
 
+/// The sum of a[i] * b[i], element i in lane i % 16; the lanes are added in their order.
+using DotFunction = float (*)(const float* a, const float* b, int64_t count);
+/// to[i] += factor * from[i]; the two do not overlap.
+using AddScaledFunction = void (*)(float factor, const float* from, float* to, int64_t count);
+
+float dot_portable(const float* a, const float* b, int64_t count);
+float dot_avx2(const float* a, const float* b, int64_t count);
+float dot_avx512(const float* a, const float* b, int64_t count);
+
+void add_scaled_portable(float factor, const float* from, float* to, int64_t count);
+void add_scaled_avx2(float factor, const float* from, float* to, int64_t count);
+void add_scaled_avx512(float factor, const float* from, float* to, int64_t count);
+
 using AdamWFunction = void (*)(Dtype dtype, const AdamWStep& step, const AdamWArrays& arrays);
 using SgdFunction = void (*)(Dtype dtype, const SgdStep& step, const SgdArrays& arrays);
 

@@ -2,6 +2,7 @@
 #define DT_VECTOR_BYTES 32
 #define DT_HARDWARE_F16 1
 #include "kernels/host/cast_impl.h"
+#include "kernels/host/low_rank_impl.h"
 #include "kernels/host/optimize_impl.h"
 #include "kernels/host/reduce_impl.h"
 
@@ -23,6 +24,12 @@ void cast_avx2(Dtype from_dtype, const void* from, Dtype to_dtype, void* to, int
 
 double squared_norm_avx2(Dtype dtype, const void* data, int64_t count) {
   return squared_norm_here(dtype, data, count);
+}
+
+float dot_avx2(const float* a, const float* b, int64_t count) { return dot_here(a, b, count); }
+
+void add_scaled_avx2(float factor, const float* from, float* to, int64_t count) {
+  add_scaled_here(factor, from, to, count);
 }
 
 void adamw_avx2(Dtype dtype, const AdamWStep& step, const AdamWArrays& arrays) {

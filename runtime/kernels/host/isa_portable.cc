@@ -6,6 +6,7 @@
 #define DT_HARDWARE_F16 0
 #endif
 #include "kernels/host/cast_impl.h"
+#include "kernels/host/low_rank_impl.h"
 #include "kernels/host/optimize_impl.h"
 #include "kernels/host/reduce_impl.h"
 
@@ -27,6 +28,12 @@ void cast_portable(Dtype from_dtype, const void* from, Dtype to_dtype, void* to,
 
 double squared_norm_portable(Dtype dtype, const void* data, int64_t count) {
   return squared_norm_here(dtype, data, count);
+}
+
+float dot_portable(const float* a, const float* b, int64_t count) { return dot_here(a, b, count); }
+
+void add_scaled_portable(float factor, const float* from, float* to, int64_t count) {
+  add_scaled_here(factor, from, to, count);
 }
 
 void adamw_portable(Dtype dtype, const AdamWStep& step, const AdamWArrays& arrays) {

@@ -6,40 +6,10 @@
 #include <vector>
 
 #include "kernels/host/cast.h"
+#include "kernels/host/isa.h"
 
 namespace dt::kernels {
 namespace {
-
-constexpr int64_t kLanes = 16;
-
-float dot(const float* a, const float* b, int64_t count) {
-  float sums[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (int64_t k = 0; k < kLanes; ++k) sums[k] += a[i + k] * b[i + k];
-  }
-  for (int64_t k = 0; i < count; ++i, ++k) sums[k] += a[i] * b[i];
-  float total = 0;
-  for (const float sum : sums) total += sum;
-  return total;
-}
-
-/// to += factor * from
-void add_scaled(float factor, const float* from, float* to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) to[i] += factor * from[i];
-}
-
-void orthonormalise_columns(float* columns, int64_t count, int64_t length) {
-  for (int64_t c = 0; c < count; ++c) {
-    float* const own = columns + c * length;
-    for (int64_t b = 0; b < c; ++b) {
-      const float* const before = columns + b * length;
-      add_scaled(-dot(before, own, length), before, own, length);
-    }
-    const float factor = 1 / (std::sqrt(dot(own, own, length)) + kLowRankTiny);
-    for (int64_t i = 0; i < length; ++i) own[i] *= factor;
-  }
-}
 
 /// Number `index` of SplitMix64 (Steele, Lea and Flood 2014), as in kernels/cuda/low_rank.cu. Its
 /// upper 24 bits are exact as f32.
@@ -53,6 +23,9 @@ float random_number(uint64_t seed, int64_t index) {
 
 class HostLowRankKernels final : public LowRankKernels {
  public:
+  HostLowRankKernels(DotFunction dot, AddScaledFunction add_scaled)
+      : dot_(dot), add_scaled_(add_scaled) {}
+
   Status draw_q(std::span<const LowRankMatrix> matrices, int32_t rank,
                 cuda::Stream /*stream*/) override {
     for (const LowRankMatrix& each : matrices) {
@@ -74,10 +47,11 @@ class HostLowRankKernels final : public LowRankKernels {
                 cuda::Stream /*stream*/) override {
     for (const LowRankMatrix& each : matrices) {
       const int64_t m = each.columns;
-      if (each.error != nullptr) add_scaled(1, each.error, each.data, each.rows * m);
       for (int64_t i = 0; i < each.rows; ++i) {
+        float* const row = each.data + i * m;
+        if (each.error != nullptr) add_scaled_(1, each.error + i * m, row, m);
         for (int64_t k = 0; k < rank; ++k) {
-          each.p[k * each.rows + i] = dot(each.data + i * m, each.q + k * m, m);
+          each.p[k * each.rows + i] = dot_(row, each.q + k * m, m);
         }
       }
     }
@@ -91,7 +65,7 @@ class HostLowRankKernels final : public LowRankKernels {
       std::fill_n(each.q, rank * m, 0.0F);
       for (int64_t i = 0; i < each.rows; ++i) {
         for (int64_t k = 0; k < rank; ++k) {
-          add_scaled(each.p[k * each.rows + i], each.data + i * m, each.q + k * m, m);
+          add_scaled_(each.p[k * each.rows + i], each.data + i * m, each.q + k * m, m);
         }
       }
     }
@@ -106,12 +80,13 @@ class HostLowRankKernels final : public LowRankKernels {
       for (int64_t i = 0; i < each.rows; ++i) {
         row.assign(static_cast<size_t>(m), 0);
         for (int64_t k = 0; k < rank; ++k) {
-          add_scaled(each.p[k * each.rows + i], each.q + k * m, row.data(), m);
+          add_scaled_(each.p[k * each.rows + i], each.q + k * m, row.data(), m);
         }
         float* const own = each.data + i * m;
         if (each.error != nullptr) {
           float* const error = each.error + i * m;
-          for (int64_t j = 0; j < m; ++j) error[j] = own[j] - row[static_cast<size_t>(j)];
+          std::copy_n(own, m, error);
+          add_scaled_(-1, row.data(), error, m);
         }
         std::copy(row.begin(), row.end(), own);
       }
@@ -124,12 +99,35 @@ class HostLowRankKernels final : public LowRankKernels {
     kernels::cast(from_dtype, from, to_dtype, to, count);
     return {};
   }
+
+ private:
+  void orthonormalise_columns(float* columns, int64_t count, int64_t length) const {
+    for (int64_t c = 0; c < count; ++c) {
+      float* const own = columns + c * length;
+      for (int64_t b = 0; b < c; ++b) {
+        const float* const before = columns + b * length;
+        add_scaled_(-dot_(before, own, length), before, own, length);
+      }
+      const float factor = 1 / (std::sqrt(dot_(own, own, length)) + kLowRankTiny);
+      for (int64_t i = 0; i < length; ++i) own[i] *= factor;
+    }
+  }
+
+  const DotFunction dot_;
+  const AddScaledFunction add_scaled_;
 };
 
 }  // namespace
 
-std::shared_ptr<LowRankKernels> host_low_rank_kernels() {
-  return std::make_shared<HostLowRankKernels>();
+std::shared_ptr<LowRankKernels> host_low_rank_kernels(Isa isa) {
+  if (isa_available(isa)) {
+    switch (isa) {
+      case Isa::kPortable: break;
+      case Isa::kAvx2: return std::make_shared<HostLowRankKernels>(dot_avx2, add_scaled_avx2);
+      case Isa::kAvx512: return std::make_shared<HostLowRankKernels>(dot_avx512, add_scaled_avx512);
+    }
+  }
+  return std::make_shared<HostLowRankKernels>(dot_portable, add_scaled_portable);
 }
 
 }  // namespace dt::kernels

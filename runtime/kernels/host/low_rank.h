@@ -3,11 +3,14 @@
 
 #include <memory>
 
+#include "kernels/host/reduce.h"
 #include "kernels/low_rank.h"
 
 namespace dt::kernels {
 
-/// Over host memory, on the calling thread; streams are ignored.
-std::shared_ptr<LowRankKernels> host_low_rank_kernels();
+/// Over host memory, on the calling thread; streams are ignored. Every instruction set gives the
+/// same bits, as ranks on different processors must; where `isa` is not there, the portable one is
+/// used.
+std::shared_ptr<LowRankKernels> host_low_rank_kernels(Isa isa = chosen_isa());
 
 }  // namespace dt::kernels

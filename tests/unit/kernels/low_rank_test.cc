@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// What PowerSGD computes over host memory: the bits of plain loops, in every instruction set.
+#include "kernels/host/low_rank.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+using dt::kernels::host_low_rank_kernels;
+using dt::kernels::Isa;
+using dt::kernels::LowRankFactor;
+using dt::kernels::LowRankMatrix;
+
+namespace {
+
+using Numbers = std::vector<float>;
+
+Numbers numbers(int64_t count, int seed) {
+  Numbers all;
+  for (int64_t i = 0; i < count; ++i) {
+    all.push_back(static_cast<float>(std::sin(static_cast<double>(i * (i + 3)) + seed)));
+  }
+  return all;
+}
+
+// Rounded after each operation: volatile keeps the compiler from fusing them.
+float plain_dot(const float* a, const float* b, int64_t count) {
+  float lanes[16] = {};
+  for (int64_t i = 0; i < count; ++i) {
+    const volatile float product = a[i] * b[i];
+    lanes[i % 16] += product;
+  }
+  float sum = 0;
+  for (const float lane : lanes) sum += lane;
+  return sum;
+}
+void plain_add(float factor, const float* from, float* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const volatile float product = factor * from[i];
+    to[i] += product;
+  }
+}
+
+struct Case {
+  int64_t rows;
+  int64_t columns;
+  int32_t rank;
+  Numbers data = numbers(rows * columns, 1);
+  Numbers error = numbers(rows * columns, 2);
+  Numbers p = numbers(rows * rank, 3);
+  Numbers q = numbers(columns * rank, 4);
+
+  LowRankMatrix matrix() {
+    return {data.data(), error.data(), p.data(), q.data(), rows, columns, 5};
+  }
+};
+
+bool same_bits(const Numbers& a, const Numbers& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("low rank: products and errors have the bits of plain loops") {
+  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+    for (const int64_t columns : {2, 15, 16, 33, 100}) {
+      CAPTURE(static_cast<int>(isa));
+      CAPTURE(columns);
+      const auto kernels = host_low_rank_kernels(isa);
+      Case found{7, columns, 2};
+      Case right{7, columns, 2};
+      const LowRankMatrix matrix = found.matrix();
+      REQUIRE(kernels->find_p({&matrix, 1}, 2, nullptr).ok());
+      plain_add(1, right.error.data(), right.data.data(), 7 * columns);
+      for (int64_t i = 0; i < 7; ++i) {
+        for (int64_t k = 0; k < 2; ++k) {
+          right.p[static_cast<size_t>(k * 7 + i)] =
+              plain_dot(&right.data[static_cast<size_t>(i * columns)],
+                        &right.q[static_cast<size_t>(k * columns)], columns);
+        }
+      }
+      CHECK(same_bits(found.data, right.data));
+      CHECK(same_bits(found.p, right.p));
+
+      REQUIRE(kernels->find_q({&matrix, 1}, 2, nullptr).ok());
+      right.q.assign(right.q.size(), 0);
+      for (int64_t i = 0; i < 7; ++i) {
+        for (int64_t k = 0; k < 2; ++k) {
+          plain_add(right.p[static_cast<size_t>(k * 7 + i)],
+                    &right.data[static_cast<size_t>(i * columns)],
+                    &right.q[static_cast<size_t>(k * columns)], columns);
+        }
+      }
+      CHECK(same_bits(found.q, right.q));
+
+      REQUIRE(kernels->restore({&matrix, 1}, 2, nullptr).ok());
+      for (int64_t i = 0; i < 7; ++i) {
+        Numbers row(static_cast<size_t>(columns));
+        for (int64_t k = 0; k < 2; ++k) {
+          plain_add(right.p[static_cast<size_t>(k * 7 + i)],
+                    &right.q[static_cast<size_t>(k * columns)], row.data(), columns);
+        }
+        for (int64_t j = 0; j < columns; ++j) {
+          float& own = right.data[static_cast<size_t>(i * columns + j)];
+          right.error[static_cast<size_t>(i * columns + j)] = own - row[static_cast<size_t>(j)];
+          own = row[static_cast<size_t>(j)];
+        }
+      }
+      CHECK(same_bits(found.data, right.data));
+      CHECK(same_bits(found.error, right.error));
+    }
+  }
+}
+
+TEST_CASE("low rank: columns become orthonormal, with the same bits in every instruction set") {
+  Case portable{40, 33, 3};
+  LowRankMatrix matrix = portable.matrix();
+  REQUIRE(host_low_rank_kernels(Isa::kPortable)
+              ->orthonormalise({&matrix, 1}, LowRankFactor::kP, 3, nullptr)
+              .ok());
+  for (int64_t a = 0; a < 3; ++a) {
+    for (int64_t b = 0; b <= a; ++b) {
+      const float product = plain_dot(&portable.p[static_cast<size_t>(a * 40)],
+                                      &portable.p[static_cast<size_t>(b * 40)], 40);
+      CHECK(std::abs(product - (a == b ? 1.0f : 0.0f)) < 1e-5f);
+    }
+  }
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+    Case other{40, 33, 3};
+    matrix = other.matrix();
+    REQUIRE(host_low_rank_kernels(isa)
+                ->orthonormalise({&matrix, 1}, LowRankFactor::kP, 3, nullptr)
+                .ok());
+    CHECK(same_bits(other.p, portable.p));
+    CHECK(same_bits(other.q, numbers(33 * 3, 4)));
+  }
+}
