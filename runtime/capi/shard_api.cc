@@ -178,7 +178,7 @@ dt_status dt_shard_create(dt_comm* comm, const dt_param* params, int32_t count,
     if (asked.reducer != nullptr && asked.reducer->row_elements != nullptr) {
       return call.invalid(
           "options->reducer->row_elements is set; a shard's gradients are dense: give rows to a "
-          "dt_reducer, or to servers (dt_ps_open)");
+          "dt_reducer, or to parameter servers (dt_ps_connect)");
     }
     if (!chosen.reducer.places.empty()) {
       return call.invalid(
