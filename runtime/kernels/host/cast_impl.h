@@ -102,52 +102,76 @@ DT_INLINE void cast_here(Dtype from_dtype, const void* source, Dtype to_dtype, v
 
 // Sums in 16 lanes whatever the registers are: element i goes to lane i % 16.
 constexpr int64_t kSums = 16;
-typedef double Doubles __attribute__((vector_size(kSums * 8)));
-typedef float Floats __attribute__((vector_size(kSums * 4)));
+constexpr int64_t kDoublesEach = kVectorBytes / 8;  // of a register
+typedef float HalfF32s __attribute__((vector_size(DT_VECTOR_BYTES / 2)));
 
-template <class From>
-DT_INLINE void square_lanes(const Byte* from, int64_t count, Doubles* sums) {
-  float block[kSums];
-  for (int64_t i = 0; i < count; i += kSums) {
-    const int64_t here = count - i < kSums ? count - i : kSums;
-    Byte part[kSums * From::kBytes] = {};
-    const Byte* at = from + i * From::kBytes;
-    if (here < kSums) {
-      __builtin_memcpy(part, at, static_cast<uint64_t>(here * From::kBytes));
-      at = part;
+struct SquareSums {
+  F64s lanes[kSums / kDoublesEach] = {};
+
+  /// The squares of kSums elements.
+  template <class From>
+  DT_INLINE void add(const Byte* from) {
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < kSums / kLanes; ++k) {
+      const F32s singles = From::load(from + k * kLanes * From::kBytes);
+      HalfF32s halves[2];
+      __builtin_memcpy(halves, &singles, sizeof(singles));
+      add_square(2 * k, __builtin_convertvector(halves[0], F64s));
+      add_square(2 * k + 1, __builtin_convertvector(halves[1], F64s));
     }
-    for (int64_t k = 0; k < kSums; k += kLanes) {
-      store_vector(reinterpret_cast<Byte*>(block + k), From::load(at + k * From::kBytes));
-    }
-    Floats singles;  // load_vector() would return more than a register
-    __builtin_memcpy(&singles, block, sizeof(singles));
-    const Doubles x = __builtin_convertvector(singles, Doubles);
-    *sums += x * x;
   }
+  DT_INLINE void add_doubles(const Byte* from) {
+#pragma GCC unroll 8
+    for (int64_t k = 0; k < kSums / kDoublesEach; ++k) {
+      add_square(k, load_vector<F64s>(from + k * kVectorBytes));
+    }
+  }
+  DT_INLINE void add_square(int64_t k, F64s x) { lanes[k] += x * x; }
+  DT_INLINE double total() const {
+    double each[kSums];
+    __builtin_memcpy(each, lanes, sizeof(lanes));
+    double sum = 0;
+    for (const double lane : each) sum += lane;
+    return sum;
+  }
+};
+
+/// add(at) takes kSums elements of kBytes each; behind the last ones are zeros.
+template <int64_t kBytes, class Add>
+DT_INLINE void for_each_block(const Byte* from, int64_t count, Add add) {
+  int64_t i = 0;
+  for (; i + kSums <= count; i += kSums) add(from + i * kBytes);
+  if (i == count) return;
+  Byte rest[kSums * kBytes] = {};
+  __builtin_memcpy(rest, from + i * kBytes, static_cast<uint64_t>((count - i) * kBytes));
+  add(rest);
 }
 
-DT_INLINE void square_doubles(const Byte* from, int64_t count, Doubles* sums) {
-  for (int64_t i = 0; i < count; i += kSums) {
-    const int64_t here = count - i < kSums ? count - i : kSums;
-    Doubles x = {};
-    __builtin_memcpy(&x, from + i * 8, static_cast<uint64_t>(here * 8));
-    *sums += x * x;
-  }
+template <class From>
+DT_INLINE double squares_of(const Byte* from, int64_t count) {
+  SquareSums sums;
+  for_each_block<From::kBytes>(
+      from,
+      count, [&](const Byte* at) __attribute__((always_inline)) { sums.template add<From>(at); });
+  return sums.total();
+}
+
+DT_INLINE double squares_of_doubles(const Byte* from, int64_t count) {
+  SquareSums sums;
+  for_each_block<8>(
+      from, count, [&](const Byte* at) __attribute__((always_inline)) { sums.add_doubles(at); });
+  return sums.total();
 }
 
 DT_INLINE double squared_norm_here(Dtype dtype, const void* data, int64_t count) {
   const auto* from = static_cast<const Byte*>(data);
-  Doubles sums = {};
   switch (dtype) {
-    case Dtype::kF16: square_lanes<F16Lanes>(from, count, &sums); break;
-    case Dtype::kBf16: square_lanes<Bf16Lanes>(from, count, &sums); break;
-    case Dtype::kF32: square_lanes<SingleLanes>(from, count, &sums); break;
-    case Dtype::kF64: square_doubles(from, count, &sums); break;
-    default: break;
+    case Dtype::kF16: return squares_of<F16Lanes>(from, count);
+    case Dtype::kBf16: return squares_of<Bf16Lanes>(from, count);
+    case Dtype::kF32: return squares_of<SingleLanes>(from, count);
+    case Dtype::kF64: return squares_of_doubles(from, count);
+    default: return 0;
   }
-  double total = 0;
-  for (int64_t i = 0; i < kSums; ++i) total += sums[i];
-  return total;
 }
 
 }  // namespace
