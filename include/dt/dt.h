@@ -770,9 +770,9 @@ DT_API void dt_comm_destroy(dt_comm* comm);
  * the GPU, but where ranks share one and are staged through the host. Results of an operation that
  * fails afterwards are undefined: dt_comm_check() before one is kept.
  * - The communicator fails at the operation's deadline where a rank does not come. Counts, dtypes
- *   and ops are compared beforehand with watchdog.check = strict only. With lazy, the default, ranks
- *   that disagree may get wrong results before they get DT_ERR_MISMATCH; with off, wrong results or
- *   a time-out.
+ *   and ops are compared beforehand with watchdog.check = strict only. With lazy, the default, they
+ *   are with each heartbeat, so ranks that disagree may get wrong results before DT_ERR_MISMATCH;
+ *   with off, wrong results or a time-out.
  * - DT_AVG of dt_reduce() and dt_reduce_scatter(), and of integers, divides after the sum.
  * - A send may hold up what follows it until it is received: ranks that send to each other do so
  * inside a group, as dt_group_begin() says, or one receives first.

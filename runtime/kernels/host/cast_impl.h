@@ -103,7 +103,6 @@ DT_INLINE void cast_here(Dtype from_dtype, const void* source, Dtype to_dtype, v
 // Sums in 16 lanes whatever the registers are: element i goes to lane i % 16.
 constexpr int64_t kSums = 16;
 constexpr int64_t kDoublesEach = kVectorBytes / 8;  // of a register
-typedef float HalfF32s __attribute__((vector_size(DT_VECTOR_BYTES / 2)));
 
 struct SquareSums {
   F64s lanes[kSums / kDoublesEach] = {};
@@ -114,7 +113,7 @@ struct SquareSums {
 #pragma GCC unroll 4
     for (int64_t k = 0; k < kSums / kLanes; ++k) {
       const F32s singles = From::load(from + k * kLanes * From::kBytes);
-      HalfF32s halves[2];
+      VectorOf<float, DT_VECTOR_BYTES / 2>::Type halves[2];
       __builtin_memcpy(halves, &singles, sizeof(singles));
       add_square(2 * k, __builtin_convertvector(halves[0], F64s));
       add_square(2 * k + 1, __builtin_convertvector(halves[1], F64s));
@@ -136,7 +135,7 @@ struct SquareSums {
   }
 };
 
-/// add(at) takes kSums elements of kBytes each; behind the last ones are zeros.
+/// add(at) takes kSums elements of kBytes each; the last block is padded with zeros.
 template <int64_t kBytes, class Add>
 DT_INLINE void for_each_block(const Byte* from, int64_t count, Add add) {
   int64_t i = 0;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between reduce.cc and the files that are compiled once per instruction set. Those files are
-// built with wider flags than the rest, so nothing that they include may define inline functions
-// with external linkage: the linker could pick the wide copy for everybody.
+// Between reduce.cc, cast.cc, low_rank.cc, optimize.cc and the files that are compiled once per
+// instruction set. Those files are built with wider flags than the rest, so nothing that they
+// include may define inline functions with external linkage: the linker could pick the wide copy
+// for everybody.
 #pragma once
 
 #include <stdint.h>

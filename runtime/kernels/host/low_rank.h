@@ -9,8 +9,8 @@
 namespace dt::kernels {
 
 /// Over host memory, on the calling thread; streams are ignored. Every instruction set gives the
-/// same bits, as ranks on different processors must; where `isa` is not there, the portable one is
-/// used.
+/// same bits, but for those of a NaN, as ranks on different processors must; where `isa` is not
+/// there, the portable one is used.
 std::shared_ptr<LowRankKernels> host_low_rank_kernels(Isa isa = chosen_isa());
 
 }  // namespace dt::kernels

@@ -8,14 +8,13 @@ namespace dt::kernels {
 namespace {
 
 DT_INLINE float dot_here(const float* a, const float* b, int64_t count) {
-  constexpr auto kLanesEach = static_cast<int64_t>(sizeof(F32s) / sizeof(float));
-  constexpr int64_t kRegisters = kSums / kLanesEach;
+  constexpr int64_t kRegisters = kSums / kLanes;
   F32s sums[kRegisters] = {};
   int64_t i = 0;
   for (; i + kSums <= count; i += kSums) {
 #pragma GCC unroll 4
     for (int64_t k = 0; k < kRegisters; ++k) {
-      const int64_t at = i + k * kLanesEach;
+      const int64_t at = i + k * kLanes;
       sums[k] += load_vector<F32s>(reinterpret_cast<const Byte*>(a + at)) *
                  load_vector<F32s>(reinterpret_cast<const Byte*>(b + at));
     }
