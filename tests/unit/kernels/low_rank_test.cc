@@ -17,7 +17,7 @@ namespace {
 
 using Numbers = std::vector<float>;
 
-Numbers numbers(int64_t count, int seed) {
+Numbers waves(int64_t count, int seed) {
   Numbers all;
   for (int64_t i = 0; i < count; ++i) {
     all.push_back(static_cast<float>(std::sin(static_cast<double>(i * (i + 3)) + seed)));
@@ -47,17 +47,17 @@ struct Case {
   int64_t rows;
   int64_t columns;
   int32_t rank;
-  Numbers data = numbers(rows * columns, 1);
-  Numbers error = numbers(rows * columns, 2);
-  Numbers p = numbers(rows * rank, 3);
-  Numbers q = numbers(columns * rank, 4);
+  Numbers data = waves(rows * columns, 1);
+  Numbers error = waves(rows * columns, 2);
+  Numbers p = waves(rows * rank, 3);
+  Numbers q = waves(columns * rank, 4);
 
   LowRankMatrix matrix() {
     return {data.data(), error.data(), p.data(), q.data(), rows, columns, 5};
   }
 };
 
-bool same_bits(const Numbers& a, const Numbers& b) {
+bool equal_bits(const Numbers& a, const Numbers& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
@@ -83,8 +83,8 @@ TEST_CASE("low rank: products and errors have the bits of plain loops") {
                         &right.q[static_cast<size_t>(k * columns)], columns);
         }
       }
-      CHECK(same_bits(found.data, right.data));
-      CHECK(same_bits(found.p, right.p));
+      CHECK(equal_bits(found.data, right.data));
+      CHECK(equal_bits(found.p, right.p));
 
       REQUIRE(kernels->find_q({&matrix, 1}, 2, nullptr).ok());
       right.q.assign(right.q.size(), 0);
@@ -95,7 +95,7 @@ TEST_CASE("low rank: products and errors have the bits of plain loops") {
                     &right.q[static_cast<size_t>(k * columns)], columns);
         }
       }
-      CHECK(same_bits(found.q, right.q));
+      CHECK(equal_bits(found.q, right.q));
 
       REQUIRE(kernels->restore({&matrix, 1}, 2, nullptr).ok());
       for (int64_t i = 0; i < 7; ++i) {
@@ -110,9 +110,9 @@ TEST_CASE("low rank: products and errors have the bits of plain loops") {
           own = row[static_cast<size_t>(j)];
         }
       }
-      CHECK(same_bits(found.data, right.data));
-      if (!has_error) right.error = numbers(7 * columns, 2);
-      CHECK(same_bits(found.error, right.error));
+      CHECK(equal_bits(found.data, right.data));
+      if (!has_error) right.error = waves(7 * columns, 2);
+      CHECK(equal_bits(found.error, right.error));
     }
   }
 }
@@ -136,7 +136,7 @@ TEST_CASE("low rank: columns become orthonormal, with the same bits in every ins
     REQUIRE(host_low_rank_kernels(isa)
                 ->orthonormalise({&matrix, 1}, LowRankFactor::kP, 3, nullptr)
                 .ok());
-    CHECK(same_bits(other.p, portable.p));
-    CHECK(same_bits(other.q, numbers(33 * 3, 4)));
+    CHECK(equal_bits(other.p, portable.p));
+    CHECK(equal_bits(other.q, waves(33 * 3, 4)));
   }
 }
