@@ -8,6 +8,12 @@
 # run.sh --packages: only installs what is missing.
 set -euo pipefail
 
+case "${1:-}" in
+  -h | --help)
+    sed -n '3,/^set/s/^# //p' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+esac
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 "$root/tests/packages.sh" g++ gcc meson ninja-build pkg-config make cmake python3 \
   libuv1-dev libtomlplusplus-dev nlohmann-json3-dev libcli11-dev doctest-dev libssl-dev \

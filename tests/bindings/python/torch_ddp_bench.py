@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch_ddp_bench.py [--models NAME...] [--rounds N] [--losses STEPS] [--ranks N]
+"""torch_ddp_bench.py [--models NAME...] [--ways NAME...] [--rounds N] [--losses STEPS] [--ranks N]
 
 Compares dt.torch.DistributedDataParallel with PyTorch's own over gloo: the same model, data and first values. Starts
 its ranks itself, unless `dt run` did. Prints a Markdown table with one line per model and way: the time of a step in
@@ -8,9 +8,10 @@ ms, median [least .. most], the two libraries by turns, and the ratio of the two
 Over --losses steps it prints the largest difference of a loss on any rank, in float32 and then in float64. The program
 fails if it is above 1e-9 in float64, or on two ranks above 1e-5 in float32. Sums of three and more numbers round
 differently in another order. In float32 one such rounding can change which inputs a ReLU or a pool lets through, and
-then a gradient jumps; so on three ranks that difference is printed but not limited. bf16, f16 and PowerSGD round in
-each library's own way: the program prints the means of the last 20 losses, gloo first, and their difference, and
-limits nothing."""
+then a gradient jumps; so on three ranks that difference is printed but not limited. Behind it, in parentheses, stands
+how much PyTorch's own differs in float32 when each rank has the batches of the next one: the same means, summed in
+another order. bf16, f16 and PowerSGD round in each library's own way: the program prints the means of the last 20
+losses, gloo first, and their difference, and limits nothing."""
 
 import argparse
 import math
@@ -86,24 +87,33 @@ class Way:
 
     def both(self, make, comm):
         """Theirs and ours."""
-        def model():
-            torch.manual_seed(7)
-            made = make()
-            return Branches(made, comm.rank) if self.unused else made
+        return [self.theirs(make, comm.rank), self.ours(make, comm)]
 
+    def _model(self, make, rank):
+        torch.manual_seed(7)
+        made = make()
+        return Branches(made, rank) if self.unused else made
+
+    def theirs(self, make, rank):
+        """rank: whose branches it takes."""
         # PyTorch's PowerSGD over gloo hangs or aborts with several buckets. PyTorch 1 limits the first one separately.
         cap = {"bucket_cap_mb": ONE_BUCKET_MB} if self.rank > 0 else {}
         first = ONE_BUCKET_MB << 20 if self.rank > 0 else torch.distributed._DEFAULT_FIRST_BUCKET_BYTES
         with mock.patch.object(torch.distributed, "_DEFAULT_FIRST_BUCKET_BYTES", first):
-            theirs = DDP(model(), find_unused_parameters=self.unused, **cap)
-        ours = dt.torch.DistributedDataParallel(model(), comm, find_unused_parameters=self.unused, wire=self.wire)
+            model = DDP(self._model(make, rank), find_unused_parameters=self.unused, **cap)
         if self.rank > 0:
             state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=self.rank, start_powerSGD_iter=2)
-            theirs.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-            ours.power_sgd(rank=self.rank, start_step=2)
+            model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         elif self.hook is not None:
-            theirs.register_comm_hook(None, self.hook)
-        return [Trained(each, self.batches) for each in (theirs, ours)]
+            model.register_comm_hook(None, self.hook)
+        return Trained(model, self.batches)
+
+    def ours(self, make, comm):
+        model = dt.torch.DistributedDataParallel(
+            self._model(make, comm.rank), comm, find_unused_parameters=self.unused, wire=self.wire)
+        if self.rank > 0:
+            model.power_sgd(rank=self.rank, start_step=2)
+        return Trained(model, self.batches)
 
 
 class Trained:
@@ -144,23 +154,36 @@ def batches_of(generator, way, shape, count):
             for _ in range(way.batches)]
 
 
+def curve(trained, way, shape, count, rank, steps):
+    """The losses with the batches of that rank; each rank has others."""
+    generator = torch.Generator().manual_seed(100 + rank)
+    return [trained.step(batches_of(generator, way, shape, count)) for _ in range(steps)]
+
+
 def curves(way, make, shape, count, comm, steps, dtype):
-    """The losses of both, and their largest difference on any rank. Batches differ per rank."""
+    """The losses of both, and their largest difference on any rank."""
     torch.set_default_dtype(dtype)
     try:
         both = way.both(make, comm)
-        generator = torch.Generator().manual_seed(100 + comm.rank)
-        found = [], []
-        for _ in range(steps):
-            batches = batches_of(generator, way, shape, count)
-            for each, curve in zip(both, found):
-                curve.append(each.step(batches))
+        found = [curve(each, way, shape, count, comm.rank, steps) for each in both]
         both[1].model.close()
     finally:
         torch.set_default_dtype(torch.float32)
-    differences = [abs(a - b) for a, b in zip(*found)]
+    return found, largest_difference(comm, *found)
+
+
+def largest_difference(comm, these, those):
+    """On any rank."""
+    differences = [abs(a - b) for a, b in zip(these, those)]
     largest = max(differences) if all(map(math.isfinite, differences)) else math.inf
-    return found, max(comm.allgather_objects(largest))
+    return max(comm.allgather_objects(largest))
+
+
+def in_another_order(way, make, shape, count, comm, steps, theirs):
+    """How much the losses of PyTorch's own differ when each rank has the batches of the next one, in float32."""
+    following = (comm.rank + 1) % comm.size
+    found = curve(way.theirs(make, following), way, shape, count, following, steps)
+    return largest_difference(comm, found, comm.allgather_objects(theirs)[following])
 
 
 def losses(way, make, shape, count, comm, steps):
@@ -173,7 +196,10 @@ def losses(way, make, shape, count, comm, steps):
     for dtype, found in ((torch.float64, double), (torch.float32, single if comm.size <= 2 else 0)):
         assert found <= LIMITS[dtype], (
             f"{way.name}: the losses differ by {found:.1e} in {dtype}, more than {LIMITS[dtype]:.0e}")
-    return f"{single:.0e}, {double:.0e}"
+    if comm.size <= 2:
+        return f"{single:.0e}, {double:.0e}"
+    control = in_another_order(way, make, shape, count, comm, steps, theirs)
+    return f"{single:.0e} ({control:.0e}), {double:.0e}"
 
 
 def times(way, make, shape, count, comm, rounds):
@@ -208,6 +234,8 @@ def bench(comm, options):
         make, shape, count = MODELS[name]
         parameters = sum(each.numel() for each in make().parameters())
         for way in ways():
+            if options.ways and way.name not in options.ways:
+                continue
             loss = losses(way, make, shape, count, comm, options.losses) if options.losses else ""
             taken = times(way, make, shape, count, comm, options.rounds)
             ratios = [ours / theirs for theirs, ours in zip(*taken)]
@@ -218,6 +246,7 @@ def bench(comm, options):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--ways", nargs="+", default=[])
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--losses", type=int, default=200)
     parser.add_argument("--ranks", default="2")
