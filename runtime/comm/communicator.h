@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -100,12 +101,14 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int64_t timeout_ms() const { return timeout_ms_.load(std::memory_order_relaxed); }
   /// 0: none; < 0: the default again.
   void set_timeout_ms(int64_t timeout_ms) {
-    timeout_ms_.store(timeout_ms < 0 ? options_.timeout_ms : timeout_ms, std::memory_order_relaxed);
+    constexpr int64_t kLongestMs = int64_t{1} << 42;  // 139 years; as nanoseconds no overflow
+    timeout_ms_.store(timeout_ms < 0 ? options_.timeout_ms : std::min(timeout_ms, kLongestMs),
+                      std::memory_order_relaxed);
     if (timeout_ms >= 0) grace_until_ns_.store(0, std::memory_order_relaxed);
   }
-  /// A rank of it is away on purpose for at most `max_ms` from now on, or with 0 back: operations
-  /// have their whole time-out after that.
-  void excuse(int64_t max_ms);
+  /// Ranks of it are away on purpose until then at the latest: operations have their whole time-out
+  /// after that. Replaces an earlier one.
+  void excuse(int64_t until_ns);
   void interrupt(const Status& status) {
     over_.store(true, std::memory_order_relaxed);
     options_.backend->interrupt(status);
@@ -126,10 +129,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// waits for.
   void answer_for(const std::shared_ptr<Communicator>& part);
   /// From now on its operations have the time-out of `other`, as it is when they begin, and
-  /// `more_ms` besides. Before other threads use it.
+  /// `more_ms` besides. Before other threads use it, but for excuse(). Once.
   void follow(std::shared_ptr<const Communicator> other, int64_t more_ms = 0) {
     followed_ = std::move(other);
-    more_ms_ = more_ms;
+    more_ms_.store(more_ms, std::memory_order_relaxed);
+    timed_by_.store(followed_.get(), std::memory_order_release);
   }
   /// Of an operation that begins now.
   Deadline deadline() const;
@@ -148,6 +152,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   };
 
   explicit Communicator(Options options);
+  /// 0: none.
+  int64_t timeout_of_operations_ms() const;
   /// In the flight recorder; null: not there.
   record::Slot* begin_record(record::Track* track, const backend::Collective& collective,
                              bool queued);
@@ -158,10 +164,12 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const Options options_;
   const Pool<backend::Work> works_;
   std::atomic<int64_t> timeout_ms_;
-  std::atomic<int64_t> grace_until_ns_;           // monotonic; see Options::first_timeout_ms
-  std::shared_ptr<const Communicator> followed_;  // whose time-outs it has; null: its own
+  std::atomic<int64_t> grace_until_ns_;  // monotonic; see Options::first_timeout_ms
+  // follow() writes; the I/O thread may read at the same time, in excuse().
+  std::atomic<const Communicator*> timed_by_{this};  // whose time-out its operations have
+  std::atomic<int64_t> more_ms_{0};                  // besides
+  std::shared_ptr<const Communicator> followed_;     // keeps timed_by_, unless that is this one
   mutable Guarded<std::vector<std::weak_ptr<Communicator>>> parts_;  // that it answers for
-  int64_t more_ms_ = 0;
   std::atomic<bool> grouping_{false};  // as group_.open, without the lock
   // Operations over the communicator, and of a device those on the host beside them: each kind has
   // an order of its own. Null: nothing is recorded.

@@ -72,10 +72,25 @@ std::vector<int32_t> FailureBoard::left() const {
   return state_.with([](const State& state) { return state.left; });
 }
 
-void FailureBoard::rank_busy(int32_t world_rank, int64_t max_ms) {
-  for (const auto& communicator : communicators()) {
-    if (communicator->contains(world_rank)) communicator->excuse(max_ms);
+void FailureBoard::excuse(Communicator& communicator, const State& state) {
+  int64_t until_ns = monotonic_ns();
+  for (const auto& [rank, away_until_ns] : state.away_until_ns) {
+    if (communicator.contains(rank)) until_ns = std::max(until_ns, away_until_ns);
   }
+  communicator.excuse(until_ns);
+}
+
+// Under the lock, so that of two calls the later one counts: a backend only stores the time.
+void FailureBoard::rank_busy(int32_t world_rank, int64_t max_ms) {
+  state_.with([&](State& state) {
+    state.away_until_ns.erase(world_rank);
+    if (max_ms > 0) state.away_until_ns[world_rank] = monotonic_ns() + max_ms * 1'000'000;
+    auto live = snapshot(state);
+    for (const auto& communicator : live) {
+      if (communicator->contains(world_rank)) excuse(*communicator, state);
+    }
+    return live;  // so that none of them ends under the lock
+  });
 }
 
 std::vector<std::shared_ptr<Communicator>> FailureBoard::communicators() {
@@ -116,6 +131,7 @@ void FailureBoard::enlist(const std::shared_ptr<Communicator>& communicator) {
   const Status known = state_.with([&](State& state) -> Status {
     snapshot(state);
     state.communicators.push_back(communicator);
+    if (!state.away_until_ns.empty()) excuse(*communicator, state);
     if (!state.job.ok()) return state.job;
     for (const auto& [rank, status] : state.lost) {
       if (communicator->contains(rank)) return status;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -30,7 +31,8 @@ class FailureBoard {
   void ranks_left(const std::vector<int32_t>& world_ranks);
   /// All that have.
   std::vector<int32_t> left() const;
-  /// A rank is away on purpose for at most `max_ms`, or with 0 back: see Communicator::excuse().
+  /// A rank is away on purpose for at most `max_ms` from now on, or with 0 back. Its communicators
+  /// wait for the last of their ranks that are away: see Communicator::excuse().
   void rank_busy(int32_t world_rank, int64_t max_ms);
   /// Those that live.
   std::vector<std::shared_ptr<Communicator>> communicators();
@@ -57,8 +59,10 @@ class FailureBoard {
     std::set<int32_t> forgiven;
     std::vector<int32_t> left;
     std::vector<std::pair<int32_t, Status>> all;  // in order; rank -1: of the job
+    std::map<int32_t, int64_t> away_until_ns;     // by rank
   };
 
+  static void excuse(Communicator& communicator, const State& state);
   static void tell_left(Communicator& communicator, const std::vector<int32_t>& world_ranks);
   /// Live communicators; forgets the others.
   std::vector<std::shared_ptr<Communicator>> snapshot(State& state);

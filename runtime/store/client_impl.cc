@@ -13,6 +13,7 @@ namespace dt::store {
 namespace {
 
 constexpr size_t kMaxUntold = 64;
+constexpr size_t kUnseenMax = 65'536;  // frames; far above what a job tells while it starts
 
 uint64_t random_nonce() {
   std::random_device random;
@@ -159,27 +160,12 @@ void Client::Impl::on_frame(Frame frame) {
   if (frame.type == FrameType::kDumpTrace) return on_dump_request(frame);
   if (frame.type == FrameType::kPing) return link_->send(FrameType::kHere, frame.id, {});
   if (frame.type == FrameType::kBeat) return;  // Link knows that something came
-  if (frame.type == FrameType::kBusy) {
-    Busy busy;
-    if (!decode(frame.payload, &busy)) return;
-    if (busy.rank == welcome.server.rank) {
-      excused_until_ns_ = monotonic_ns() + busy.max_ms * kNsPerMs;
-    }
-    if (observers_.busy) observers_.busy(busy);
-    return;
-  }
-  if (frame.type == FrameType::kDeparted) {
-    Departed departed;
-    if (decode(frame.payload, &departed)) on_departed(departed.ranks);
-    return;
-  }
-  if (frame.type == FrameType::kStop) {
-    if (observers_.stop) observers_.stop();
-    return;
-  }
-  if (frame.type == FrameType::kNotice) {
-    if (observers_.notice) observers_.notice(frame.payload);
-    return;
+  switch (frame.type) {
+    case FrameType::kBusy:
+    case FrameType::kDeparted:
+    case FrameType::kStop:
+    case FrameType::kNotice: return on_news(std::move(frame));
+    default: break;
   }
   const auto found = pending_.find(frame.id);
   if (found == pending_.end()) return;  // withdrawn meanwhile
@@ -227,13 +213,29 @@ void Client::Impl::answer_dump(uint64_t id, const Result<std::string>& written) 
 
 void Client::Impl::set_observers(Observers observers) {
   observers_ = std::move(observers);
-  if (!unseen_departed_.empty()) on_departed(std::exchange(unseen_departed_, {}));
+  observed_ = true;
+  for (Frame& frame : std::exchange(unseen_, {})) on_news(std::move(frame));
 }
 
-/// A rank may leave before this one has made the communicators that its observer speaks to.
-void Client::Impl::on_departed(const std::vector<int32_t>& ranks) {
-  if (observers_.departed) return observers_.departed(ranks);
-  unseen_departed_.insert(unseen_departed_.end(), ranks.begin(), ranks.end());
+/// What other ranks do may become known before this one has made the communicators that its
+/// observers speak to.
+void Client::Impl::on_news(Frame frame) {
+  Busy busy;
+  const bool is_busy = frame.type == FrameType::kBusy && decode(frame.payload, &busy);
+  if (is_busy && busy.rank == welcome.server.rank) {
+    excused_until_ns_ = monotonic_ns() + busy.max_ms * kNsPerMs;
+  }
+  if (!observed_) {
+    if (unseen_.size() < kUnseenMax) unseen_.push_back(std::move(frame));
+    return;
+  }
+  if (is_busy && observers_.busy) observers_.busy(busy);
+  if (frame.type == FrameType::kDeparted && observers_.departed) {
+    Departed departed;
+    if (decode(frame.payload, &departed)) observers_.departed(departed.ranks);
+  }
+  if (frame.type == FrameType::kStop && observers_.stop) observers_.stop();
+  if (frame.type == FrameType::kNotice && observers_.notice) observers_.notice(frame.payload);
 }
 
 void Client::Impl::begin_beats() {

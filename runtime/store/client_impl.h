@@ -53,7 +53,7 @@ class Client::Impl : public std::enable_shared_from_this<Client::Impl> {
   void on_frame(Frame frame);
   void on_beat();
   void tell_orders(bool all);
-  void on_departed(const std::vector<int32_t>& ranks);
+  void on_news(Frame frame);
   void on_silence(int64_t silence_ms);
   void on_lost(const std::string& reason);
   void lose(const std::string& what, bool silent = false);
@@ -79,7 +79,8 @@ class Client::Impl : public std::enable_shared_from_this<Client::Impl> {
   std::function<void(const std::string&, DumpAnswerer)> dumper_;  // of a rank that records
   std::vector<Failure> untold_;  // failures before there was a callback
   Observers observers_;
-  std::vector<int32_t> unseen_departed_;    // told before there was an observer
+  bool observed_ = false;
+  std::vector<Frame> unseen_;               // news from before there were observers
   std::unique_ptr<net::Timer> beat_timer_;  // null: no signs of life
   int64_t beat_at_ns_ = 0;                  // when the timer should fire
   int64_t awake_ns_ = 0;                    // this process ran again after a long pause

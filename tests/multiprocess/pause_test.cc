@@ -40,6 +40,43 @@ TEST_CASE("operations wait for a rank that is busy, beyond their time-out") {
   require_all_ok(outcomes);
 }
 
+TEST_CASE("who is back first does not end the pause of another, nor does a shorter one") {
+  const auto outcomes = run_ranks(3,
+                                  [](const Rank& rank) -> dt_status {
+                                    RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));
+                                    if (rank.rank == 0) {
+                                      RANK_TRY(dt_busy_begin(rank.job, "checkpoint", 60'000));
+                                      RANK_TRY(signal_to_others(rank.job, "away"));
+                                      RANK_TRY(pass(rank.job, 2500));
+                                      RANK_TRY(dt_busy_end(rank.job));
+                                    } else {
+                                      RANK_TRY(await(rank.job, "away"));
+                                      RANK_TRY(dt_busy_begin(rank.job, "checkpoint", 1));
+                                      if (rank.rank == 1) RANK_TRY(dt_busy_end(rank.job));
+                                    }
+                                    return dt_barrier(rank.world, nullptr, nullptr);
+                                  },
+                                  {{"collective.timeout_ms", "1000"}});
+  require_all_ok(outcomes);
+}
+
+TEST_CASE("a communicator made in a pause waits for who is away, too") {
+  const auto outcomes =
+      run_ranks(2,
+                [](const Rank& rank) -> dt_status {
+                  if (rank.rank == 0) RANK_TRY(dt_busy_begin(rank.job, "evaluation", 60'000));
+                  RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));  // both know of it
+                  dt_comm* part = nullptr;
+                  RANK_TRY(dt_comm_split(rank.world, 0, rank.rank, &part));
+                  if (rank.rank == 0) RANK_TRY(pass(rank.job, 2500));
+                  const dt_status status = dt_barrier(part, nullptr, nullptr);
+                  dt_comm_destroy(part);
+                  return status;
+                },
+                {{"collective.timeout_ms", "1000"}});
+  require_all_ok(outcomes);
+}
+
 TEST_CASE("a rank that is back has the usual time, and no more") {
   const auto outcomes =
       run_ranks(2,
