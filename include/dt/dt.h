@@ -2062,10 +2062,11 @@ DT_API dt_status dt_reducer_finish(dt_reducer* reducer, dt_stream stream);
  * @param stream    CUDA stream behind that of dt_reducer_finish(); ignored on a host communicator.
  * @param out_norm  gives the norm of before; may be NULL. On GPUs one f32 of the GPU, written when
  *                  the stream comes to it, so that the host need not wait.
- * @return DT_OK; DT_ERR_INVALID_STATE without a finished step, or once the next has begun;
- *         DT_ERR_INVALID_ARGUMENT; DT_ERR_UNSUPPORTED on GPUs where gradients come as rows; with a
- *         shard DT_ERR_MISMATCH on all ranks where arguments differ, on GPUs as watchdog.check
- *         finds it, and any communicator error.
+ * @return DT_OK; DT_ERR_INVALID_STATE without a finished step, once the next has begun, or where
+ *         dt_reducer_rebuild() has changed the memory that gradients lie in; DT_ERR_UNSUPPORTED on
+ *         GPUs where gradients come as rows; with a shard DT_ERR_MISMATCH on all ranks where
+ *         arguments differ, on GPUs as watchdog.check finds it, and any communicator error;
+ *         DT_ERR_INVALID_ARGUMENT.
  * @thread one at a time
  * @cost one pass over the gradients, and a second one to scale them; one more with a shard, and on
  *       GPUs where norm_type is not 2. With a shard two allreduces of a few bytes. On GPUs the first

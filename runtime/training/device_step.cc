@@ -261,6 +261,7 @@ Status DeviceStep::end_hooks(size_t buckets, cuda::Stream stream) {
   for (size_t b = 0; b < buckets; ++b) {
     if (buckets_[b]->hooked != nullptr) DT_TRY(buckets_[b]->hooked->scatter(hook_stream_));
   }
+  release_old_lists();
   DT_TRY(runtime_->record(hooks_ended_, hook_stream_));
   return runtime_->wait(stream, hooks_ended_);
 }
@@ -305,16 +306,27 @@ Status DeviceStep::list_quantized(Bucket* bucket,
   return {};
 }
 
+/// Lists of earlier steps. Operations that are done have let go of theirs; with a hook a scatter
+/// may still be enqueued, until the GPU has passed the end of the last step that had one.
+void DeviceStep::release_old_lists() {
+  if (hooks_ended_ != nullptr) {
+    const Result<bool> passed = runtime_->passed(hooks_ended_);
+    if (!passed.ok() || !passed.value()) return;
+  }
+  std::erase_if(old_lists_, [](const auto& list) { return list.use_count() == 1; });
+}
+
 void DeviceStep::end_step() {
+  bool hooked = false;
   for (const auto& bucket : buckets_) {
     bucket->streams.with([](Streams& streams) {
       for (const auto& [stream, event] : streams.used) streams.spare.push_back(event);
       streams.used.clear();
     });
+    hooked = hooked || bucket->hooked != nullptr;
     bucket->hooked = nullptr;
   }
-  // Operations that are done have let go of theirs.
-  std::erase_if(old_lists_, [](const auto& list) { return list.use_count() == 1; });
+  if (!hooked) release_old_lists();  // else end_hooks() has, before its event became this step's
 }
 
 Status DeviceStep::list_results(std::vector<Results> results) {

@@ -169,6 +169,7 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   /// The first of the bucket's reduction.
   std::shared_ptr<Steps> begin_steps(size_t bucket);
 
+  void release_old_lists();
   Status list_of(Bucket* bucket, const std::vector<OutsideGradient>& outside, Dtype dtype);
   Result<std::shared_ptr<Errand>> errand_of(size_t bucket, BucketSteps steps, Flat flat,
                                             Dtype dtype);

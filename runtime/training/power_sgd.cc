@@ -165,10 +165,12 @@ void PowerSgd::begin(const HookBucket& bucket, Step* step) {
   step->matrices.clear();
   step->sources.clear();  // a step that failed has left some
   if (step->plain) {      // in one piece, with the padding between gradients
-    const int64_t last = bucket.params.back();
-    const Matrix& matrix = matrices_[static_cast<size_t>(last)];
-    step->sources.emplace_back(static_cast<float*>(bucket.data),
-                               bucket.starts.back() + matrix.rows * matrix.columns);
+    int64_t count = 0;    // the last parameter may have no elements, and start anywhere
+    for (size_t i = 0; i < bucket.params.size(); ++i) {
+      const Matrix& matrix = matrices_[static_cast<size_t>(bucket.params[i])];
+      count = std::max(count, bucket.starts[i] + matrix.rows * matrix.columns);
+    }
+    step->sources.emplace_back(static_cast<float*>(bucket.data), count);
     return;
   }
   for (size_t i = 0; i < bucket.params.size(); ++i) {

@@ -436,6 +436,7 @@ Status Reducer::finish(cuda::Stream stream) {
   if (status.ok() && device_ != nullptr) status = share_by_users(stream);
   if (status.ok() && learning()) status = learn();
   has_results_ = status.ok();
+  lost_results_ = false;
   has_norm_ = false;
   if (has_results_) ++state_steps_;
   for (const auto& bucket : buckets_) {
@@ -450,7 +451,7 @@ Status Reducer::finish(cuda::Stream stream) {
     if (slot.rows != nullptr) slot.count = slot.rows->elements();
     // The caller may still ask grad() for what it has given no place.
     const bool only_here = has_results_ && slot.rows == nullptr && slot.result == slot.data;
-    if (only_here && slot.count > 0 && (!has_users() || users_[i] > 0)) memory_stays_ = true;
+    if (only_here && counts_as_result(i)) memory_stays_ = true;
   }
   if (!status.ok()) {
     end_step();

@@ -416,6 +416,8 @@ class Reducer {
   Status order_buckets(cuda::Stream stream);
   void give_results();
   Status share_by_users(cuda::Stream stream);
+  /// The last step has given this rank elements of it.
+  bool counts_as_result(size_t index) const;
   bool counts_in_norm(size_t index) const;
   double norm_of_results(double norm_type) const;
   Result<double> norm_of_parts(double max_norm, double norm_type);
@@ -513,6 +515,7 @@ class Reducer {
   };
   std::vector<Watched> watched_;  // by parameter
   bool has_results_ = false;      // the last step's, where the slots say
+  bool lost_results_ = false;     // some of these, with the memory of an earlier plan
   bool has_norm_ = false;         // of the results
   float norm_ = 0;                // that norm, over host memory
   int64_t finished_steps_ = 0;

@@ -133,6 +133,10 @@ struct Powers {
 
 }  // namespace
 
+bool Reducer::counts_as_result(size_t index) const {
+  return slots_[index].count > 0 && (!has_users() || users_[index] > 0);
+}
+
 bool Reducer::counts_in_norm(size_t index) const {
   return is_floating(params_[index].dtype) && slots_[index].result != nullptr &&
          (!has_users() || users_[index] > 0);
@@ -197,11 +201,11 @@ Result<double> Reducer::norm_of_parts(double max_norm, double norm_type) {
 
 Status Reducer::clip_norm(double max_norm, double norm_type, cuda::Stream stream, float* norm) {
   if (options_.scatter()) DT_TRY(comm_->check_ungrouped("dt_reducer_clip_norm"));
-  if (begun_.load(std::memory_order_acquire) || !has_results_) {
+  if (!has_results() || lost_results_) {
     return Status(Code::kInvalidState,
                   "dt_reducer_clip_norm on comm \"" + comm_->name() +
-                      "\": there are no results; call it between dt_reducer_finish and the next "
-                      "step's first dt_reducer_ready");
+                      "\": there are no results; call it after dt_reducer_finish, and before "
+                      "dt_reducer_rebuild and the next step's first dt_reducer_ready");
   }
   if (device_ != nullptr) {
     if (dense_ != param_count()) {

@@ -197,7 +197,10 @@ void Reducer::lay_out(int32_t index, char* memory) {
     slot.offset = std::clamp<int64_t>(from - slot.start, 0, params_[param].count);
     slot.count = std::clamp<int64_t>(to - slot.start, 0, params_[param].count) - slot.offset;
     slot.own = bucket.own + (slot.start + slot.offset - from) * element;
-    if (slot.result == slot.data && options_.places.empty()) slot.result = nullptr;
+    if (slot.result == slot.data && options_.places.empty()) {
+      if (slot.result != nullptr && counts_as_result(param)) lost_results_ = true;
+      slot.result = nullptr;
+    }
   }
   if (!options_.pooled()) place(bucket, memory);
 }

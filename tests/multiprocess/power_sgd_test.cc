@@ -203,3 +203,30 @@ TEST_CASE("PowerSGD: before its first step, and where it gains too little, avera
   options.min_compression = 100;
   CHECK(run({0, 0}, options, 2)[0].error < 1e-6);
 }
+
+TEST_CASE("PowerSGD: 16 bits take whole buckets, also where the last parameter has no elements") {
+  require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
+    const dt_param params[] = {{0, "empty", DT_F32, 0}, {1000, "bias", DT_F32, 0}};
+    std::vector<float> bias(1000);
+    void* const grads[] = {nullptr, bias.data()};
+    dt_reducer_options reducer_options;
+    dt_reducer_options_init(&reducer_options);
+    reducer_options.grads = grads;
+    dt_reducer* reducer = nullptr;
+    RANK_TRY(dt_reducer_create(rank.world, params, 2, &reducer_options, &reducer));
+    dt_power_sgd_options options;
+    dt_power_sgd_options_init(&options);
+    options.wire = DT_WIRE_BF16;
+    const int64_t rows[] = {0, 0};
+    RANK_TRY(dt_reducer_power_sgd(reducer, rows, &options));
+    for (int step = 0; step < 3; ++step) {
+      std::fill(bias.begin(), bias.end(), static_cast<float>(2 * rank.rank));
+      RANK_TRY(dt_reducer_ready(reducer, 1, nullptr, nullptr));
+      RANK_TRY(dt_reducer_ready(reducer, 0, nullptr, nullptr));
+      RANK_TRY(dt_reducer_finish(reducer, nullptr));
+      if (bias != std::vector<float>(1000, 1.0F)) return DT_ERR_INTERNAL;
+    }
+    dt_reducer_destroy(reducer);
+    return DT_OK;
+  }));
+}

@@ -549,6 +549,38 @@ TEST_CASE(
   }));
 }
 
+TEST_CASE("steps: there is no norm of gradients that another plan has taken away") {
+  require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
+    const std::vector<dt_param> params(4, dt_param{300, nullptr, DT_F32, 0});
+    dt_reducer_options options;
+    dt_reducer_options_init(&options);
+    options.bucket_cap_bytes = options.first_bucket_bytes = 2000;
+    dt_reducer* reducer = nullptr;
+    RANK_TRY(dt_reducer_create(rank.world, params.data(), 4, &options, &reducer));
+    float norm = 0;
+    int32_t changed = 0;
+    for (int step = 0; step < 2; ++step) {
+      for (const int32_t index : {0, 3, 1, 2}) {
+        void* gradient = nullptr;
+        RANK_TRY(dt_reducer_grad(reducer, index, nullptr, &gradient));
+        std::fill_n(static_cast<float*>(gradient), 300, 1.0F);
+        RANK_TRY(dt_reducer_ready(reducer, index, nullptr, nullptr));
+      }
+      RANK_TRY(dt_reducer_finish(reducer, nullptr));
+      if (step > 0) RANK_TRY(dt_reducer_clip_norm(reducer, HUGE_VAL, 2, nullptr, &norm));
+      if (step == 0) RANK_TRY(dt_reducer_rebuild(reducer, &changed));
+      const dt_status gone = dt_reducer_clip_norm(reducer, 1, 2, nullptr, nullptr);
+      if (step == 0 && (gone != DT_ERR_INVALID_STATE ||
+                        !contains(dt_last_error(), "and before dt_reducer_rebuild"))) {
+        return DT_ERR_INTERNAL;
+      }
+    }
+    dt_reducer_destroy(reducer);
+    const bool right = std::abs(static_cast<double>(norm) - std::sqrt(1200)) < 1e-3;
+    return changed == 1 && right ? DT_OK : DT_ERR_INTERNAL;
+  }));
+}
+
 TEST_CASE("steps: a run begins with the plan that another one has learnt, the same on all ranks") {
   const auto body = [](const Rank& rank) -> dt_status {
     std::vector<dt_param> params(6, dt_param{300, nullptr, DT_F32, 0});
