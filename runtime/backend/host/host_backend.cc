@@ -479,28 +479,42 @@ Result<Backend::Split> HostBackend::split_as(bool part, int32_t color, int32_t k
   Result<HostBlock> block =
       color >= 0 ? HostBlock::make(engine_, static_cast<int32_t>(result.members.size()))
                  : Status(Code::kInternal, "not a member");
-  // Everybody takes part in this one too, so that a rank without memory leaves nobody waiting.
+  // Everybody takes part in this one and the last, so that a rank without memory leaves nobody
+  // waiting, now or in the first operation.
   DT_TRY_VALUE(const std::vector<int64_t> offsets,
                exchange({block.ok() ? block.value().offset() : -1}, deadline, "split"));
-  if (color < 0) return result;
-  DT_TRY(block.status());
-  HostWorldOptions child = options_;
-  child.name = name;
-  child.part = part;
-  child.whole_ranks.clear();
-  std::vector<int32_t> places;
-  std::vector<int64_t> member_offsets;
-  for (const int32_t rank : result.members) {
-    if (offsets[rank] < 0) {
+  const auto all_have = [&](const std::vector<int64_t>& found) -> Status {
+    for (const int32_t rank : result.members) {
+      if (found[rank] >= 0) continue;
       return Status(Code::kOutOfMemory,
                     format("communicator \"%s\": %s has no memory for it; its own error says more",
                            name.c_str(), collective::member_text(*group_, rank).c_str()));
     }
-    places.push_back(group_->options().members[rank].local_rank);
-    child.whole_ranks.push_back(colors[2 * rank + 1]);
-    member_offsets.push_back(offsets[rank]);
-  }
-  DT_TRY_VALUE(result.backend, std::move(block).value().open(child, places, member_offsets));
+    return {};
+  };
+  const auto open = [&]() -> Status {
+    if (color < 0) return {};
+    DT_TRY(block.status());
+    DT_TRY(all_have(offsets));
+    HostWorldOptions child = options_;
+    child.name = name;
+    child.part = part;
+    child.whole_ranks.clear();
+    std::vector<int32_t> places;
+    std::vector<int64_t> member_offsets;
+    for (const int32_t rank : result.members) {
+      places.push_back(group_->options().members[rank].local_rank);
+      child.whole_ranks.push_back(colors[2 * rank + 1]);
+      member_offsets.push_back(offsets[rank]);
+    }
+    DT_TRY_VALUE(result.backend, std::move(block).value().open(child, places, member_offsets));
+    return {};
+  };
+  const Status opened = open();
+  DT_TRY_VALUE(const std::vector<int64_t> ended,
+               exchange({opened.ok() ? 0 : -1}, deadline, "split"));
+  DT_TRY(opened);
+  DT_TRY(all_have(ended));
   return result;
 }
 
