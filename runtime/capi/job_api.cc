@@ -70,10 +70,13 @@ dt_stats stats_of(const job::Job& job, uint32_t struct_size) {
 Result<ConfigObject::State> config_of(const Call& call, const dt_config* config) {
   if (config == nullptr) {
     DT_TRY_VALUE(auto loaded, load_config({}));
+    DT_TRY(loaded.check_together());
     return ConfigObject::State{std::move(loaded), {}};
   }
   DT_TRY_VALUE(const auto object, call.get<ConfigObject>(config, "config"));
-  return object->state.with([](const ConfigObject::State& state) { return state; });
+  auto state = object->state.with([](const ConfigObject::State& mine) { return mine; });
+  DT_TRY(state.config.check_together());
+  return state;
 }
 
 }  // namespace dt::capi

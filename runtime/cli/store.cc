@@ -75,6 +75,7 @@ Status serve(const StoreOptions& options) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&end, signal);
   sigprocmask(SIG_BLOCK, &end, nullptr);
   DT_TRY_VALUE(const Config config, Config::load(process_environment()));
+  DT_TRY(config.check_together());
   DT_TRY_VALUE(const launch::Credentials credentials,
                launch::find_credentials(config, process_environment(), false));
   const store::ServerOptions settings = job::store_options(config);

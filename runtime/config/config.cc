@@ -82,6 +82,20 @@ bool Config::given(std::string_view key) const {
   return source_of(key).kind > SourceKind::kDiscovered;
 }
 
+Status Config::check_together() const {
+  const auto told = [&](const char* key) {
+    return format("%s is %lld (%s)", key, static_cast<long long>(integer(key)),
+                  source_of(key).where.c_str());
+  };
+  const int64_t interval_ms = integer("heartbeat.interval_ms");
+  const int64_t timeout_ms = integer("heartbeat.timeout_ms");
+  if (interval_ms == 0 || timeout_ms == 0 || timeout_ms / 2 >= interval_ms) return {};
+  return Status(Code::kConfig, told("heartbeat.timeout_ms") + " and " +
+                                   told("heartbeat.interval_ms") +
+                                   ": ranks that live would count as lost between two signs of "
+                                   "life; give a time-out of at least twice the interval");
+}
+
 void Config::warn(const std::string& text) {
   if (std::find(warnings_.begin(), warnings_.end(), text) == warnings_.end()) {
     warnings_.push_back(text);

@@ -65,6 +65,9 @@ class Config {
   /// launcher's fault and an error that names `where`.
   Status set_discovered(std::string_view key, std::string_view value, const std::string& where);
 
+  /// CONFIG: two keys contradict each other. When all are set, before they are used.
+  Status check_together() const;
+
   // Typed reads. A name that is not in the table or has another type is a bug of ours: it asserts
   // in test builds and reads as zero, false or empty elsewhere.
   int64_t integer(std::string_view key) const;

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // `dt run`: how a job ends, and that nothing is left of it.
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <utility>
 
 #include "dt_run.h"
@@ -15,7 +19,9 @@ using dt::test::dt_run;
 using dt::test::lines_of;
 using dt::test::pid_of_rank;
 using dt::test::Process;
+using dt::test::required_variable;
 using dt::test::starts_with;
+using dt::test::TempFolder;
 using dt::test::Watch;
 using Strings = std::vector<std::string>;
 
@@ -153,6 +159,45 @@ TEST_CASE("children that outlive a clean end are gone, too, and it stays silent"
     CHECK(pids.size() == 4);
     CHECK(Watch(pids).all_ended(0));
   }
+}
+
+TEST_CASE("a process of the shell that became dt run is not of the job") {
+  Strings command{"/bin/bash", "-c", "exec 2> >(cat >&2); exec \"$@\"", "shell"};
+  for (const std::string& word : dt_run({"-n", "2", "--grace-ms", "200"}, {"fail", "1", "7"})) {
+    command.push_back(word);
+  }
+  Process run(command);
+  CHECK(run.wait() == 7);
+  CHECK(count_of(run.err, "rank 1 (host ") == 1);  // through the shell's `cat`
+}
+
+TEST_CASE("the folder of errors is removed, and that of an agent that was killed by the next one") {
+  const TempFolder folder;
+  const std::string left = folder.path() + "/dt-errors-left";
+  const std::string held = folder.path() + "/dt-errors-held";
+  REQUIRE(mkdir(left.c_str(), 0700) == 0);
+  REQUIRE(mkdir(held.c_str(), 0700) == 0);
+  const int fd = open(held.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  REQUIRE(flock(fd, LOCK_EX) == 0);
+  Process::Options options;
+  options.environment = {"TMPDIR=" + folder.path()};
+  const Strings say{"sh", "-c", "echo $TORCHELASTIC_ERROR_FILE"};
+  Strings command{required_variable("DT_COMMAND"), "run", "-n", "1"};
+  command.insert(command.end(), say.begin(), say.end());
+  Process run(command, options);
+  CHECK(run.wait() == 0);
+  CHECK(starts_with(run.out, folder.path() + "/dt-errors-"));
+  size_t folders = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    CHECK(entry.path() == held);
+    ++folders;
+  }
+  CHECK(folders == 1);
+  close(fd);
+  options.environment = {"TMPDIR=" + folder.path() + "/none"};
+  Process elsewhere(command, options);
+  CHECK(elsewhere.wait() == 0);
+  CHECK(starts_with(elsewhere.out, "/tmp/dt-errors-"));
 }
 
 TEST_CASE("kill -9 of dt run leaves no rank and no child of a rank") {

@@ -2,6 +2,9 @@
 // One attempt of an agent: where its ranks meet, what shows their output, who supervises them.
 #include "cli/run/agent.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -184,6 +187,38 @@ std::string log_folder(const Agent& agent) {
   return folder;
 }
 
+/// Holds a folder of this user's, for as long as the descriptor lives. Not open: another agent
+/// holds it, or it is gone.
+Fd hold_folder(const std::string& path) {
+  Fd fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat held {};
+  struct stat named {};
+  if (!fd.is_open() || fstat(fd.get(), &held) != 0 || held.st_uid != geteuid() ||
+      flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    return Fd();
+  }
+  // It may have been removed before it was held.
+  if (lstat(path.c_str(), &named) != 0 || named.st_ino != held.st_ino ||
+      named.st_dev != held.st_dev) {
+    return Fd();
+  }
+  return fd;
+}
+
+constexpr char kErrorFolder[] = "dt-errors-";
+
+/// Of agents that were killed: nobody holds them.
+void remove_error_folders(const std::filesystem::path& where) {
+  std::error_code error;
+  std::filesystem::directory_iterator entry(where, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    if (!entry->path().filename().string().starts_with(kErrorFolder)) continue;
+    std::error_code ignored;
+    const Fd held = hold_folder(entry->path());
+    if (held.is_open()) std::filesystem::remove_all(entry->path(), ignored);
+  }
+}
+
 /// Where the ranks of an attempt write why they failed: beside their logs, else a folder for as
 /// long as the attempt lasts. Without one they do not write it.
 class ErrorFolder {
@@ -192,8 +227,7 @@ class ErrorFolder {
     const std::string logs = log_folder(*agent);
     std::error_code ignored;
     if (logs.empty()) {
-      std::string own = std::filesystem::temp_directory_path(ignored) / "dt-run-XXXXXX";
-      if (mkdtemp(own.data()) != nullptr) place_.error_folder = own_ = own;
+      make_own();
       return;
     }
     place_.error_folder = std::filesystem::absolute(logs, ignored);
@@ -210,8 +244,26 @@ class ErrorFolder {
   ErrorFolder& operator=(const ErrorFolder&) = delete;
 
  private:
+  void make_own() {
+    std::error_code missing;
+    std::filesystem::path where = std::filesystem::temp_directory_path(missing);
+    if (missing) where = "/tmp";  // TMPDIR names no folder
+    where = std::filesystem::absolute(where, missing);
+    if (place_.attempt == 0) remove_error_folders(where);
+    for (int tries = 0; tries < 3; ++tries) {
+      std::string own = where / (std::string(kErrorFolder) + "XXXXXX");
+      if (mkdtemp(own.data()) == nullptr) return;
+      held_ = hold_folder(own);
+      place_.error_folder = own_ = own;
+      // Another agent may have removed it before it was held. Where a file system has no locks
+      // nobody removes it.
+      if (held_.is_open() || std::filesystem::exists(own, missing)) return;
+    }
+  }
+
   JobPlace& place_;
   std::string own_;
+  Fd held_;
 };
 
 /// With restarts each attempt has a folder of its own. `plain` is what the terminal gets when the

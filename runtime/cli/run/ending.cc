@@ -165,6 +165,7 @@ void Supervisor::reap() {
   std::stable_sort(found.begin(), found.end(),
                    [&](const auto& a, const auto& b) { return place(a) < place(b); });
   for (const auto& [pid, wait_status] : found) {
+    plan_.outsiders->erase(pid);  // the number may come back
     if (pid == guardian_.pid()) guardian_.lost();
     if (servers_.has(pid)) servers.emplace_back(pid, wait_status);
     for (size_t rank = 0; rank < ends_.size(); ++rank) {
@@ -375,8 +376,7 @@ void Supervisor::check_deadlines() {
       sweep(true);
       return;
     }
-    for (const pid_t pid : own_descendants()) {
-      if (pid == guardian_.pid()) continue;
+    for (const pid_t pid : own_descendants(*plan_.outsiders)) {
       output_.message("dt run: a process of the job does not die by SIGKILL: " +
                       describe_process(pid) + "; it may hold its device until a reset");
     }
@@ -410,8 +410,7 @@ void Supervisor::sweep(bool send) {
     if (!sweep_kills_) sweep_until_ = Deadline::after_ms(kSweepTermMs);
     if (first_kill) sweep_until_ = Deadline::after_ms(kSweepKillMs);
   }
-  for (const pid_t pid : own_descendants()) {
-    if (pid == guardian_.pid()) continue;
+  for (const pid_t pid : own_descendants(*plan_.outsiders)) {
     anybody = true;
     if (send) kill(pid, sweep_signal_);
   }

@@ -363,16 +363,18 @@ Outcome Fleet::agree(int attempt, const NodeEnds& mine, const FirstTold& first_t
     (void)keys_->set(attempt_key(attempt, "outcome"), encode(outcome), within(kAnswerMs));
     return outcome;
   }
+  bool gave_up = false;
   while (told.ok()) {
     const Result<std::string> value = keys_->get(attempt_key(attempt, "outcome"), within(kRenewMs));
     Outcome outcome;
     if (value.ok() && decode(value.value(), &outcome)) return outcome;
-    const bool give_up = state_.with([](const State& state) {
-      return state.closing || state.settle_until.remaining_ms() < -kSlackMs;
+    gave_up = state_.with([](const State& state) {
+      return state.closing || state.settle_until.plus_ms(kSlackMs).passed();
     });
-    if (value.ok() || value.status().code() != Code::kTimeout || give_up) break;
+    if (value.ok() || value.status().code() != Code::kTimeout || gave_up) break;
   }
-  const bool silent = told.ok() && keys_->ping(within(kRenewMs)).code() == Code::kTimeout;
+  const bool silent =
+      told.ok() && (gave_up || keys_->ping(within(kRenewMs)).code() == Code::kTimeout);
   state_.with([](State& state) {
     state.lost.insert(0);
     state.lost_in_silence = true;

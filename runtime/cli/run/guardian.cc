@@ -5,8 +5,10 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -19,6 +21,7 @@ namespace {
 // What goes through the pipe is one int32 each: a group, a group negated when it is empty, or this.
 constexpr int32_t kGoodbye = 0;
 constexpr int kGoodbyeTimeoutMs = 2000;  // it only has to leave a read()
+constexpr int kMostFiles = 65'536;       // of an agent that has just started
 
 bool tell(int fd, int32_t word) {
   ssize_t written;
@@ -36,7 +39,11 @@ bool tell(int fd, int32_t word) {
   const int null = open("/dev/null", O_RDWR);
   for (int fd = 0; fd <= 2; ++fd) dup2(null, fd);
   dup2(pipe_fd, 3);
-  syscall(SYS_close_range, 4u, ~0u, 0u);
+  if (syscall(SYS_close_range, 4u, ~0u, 0u) != 0) {  // before Linux 5.9, or not allowed
+    rlimit most{};
+    const bool known = getrlimit(RLIMIT_NOFILE, &most) == 0 && most.rlim_cur < kMostFiles;
+    for (int fd = 4; fd < (known ? static_cast<int>(most.rlim_cur) : kMostFiles); ++fd) close(fd);
+  }
   if (chdir("/") != 0) _exit(1);
 
   std::vector<pid_t> groups;
@@ -67,7 +74,10 @@ Result<std::unique_ptr<Guardian>> Guardian::start() {
     return Status(Code::kSystem, "dt run: cannot start the guardian: " + errno_text(errno) +
                                      "; is the limit of processes reached (ulimit -u)?");
   }
-  if (pid == 0) guard(reader.get());
+  if (pid == 0) {
+    writer.reset();  // or it would never see the end of its own pipe
+    guard(reader.get());
+  }
   return std::unique_ptr<Guardian>(new Guardian(pid, std::move(writer)));
 }
 

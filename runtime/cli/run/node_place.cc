@@ -194,8 +194,14 @@ Status find_address(const NodeOptions& options, Variables& variables,
     place->port = static_cast<uint16_t>(found.at(Field::kMasterPort)->value);
     return {};
   }
-  if (step) return take_slurm_address(variables, *step, place);
-  return no_meeting(*place, platform);
+  if (!step) return no_meeting(*place, platform);
+  DT_TRY(take_slurm_address(variables, *step, place));
+  // One of the two alone, such as another port for each of several steps on a node.
+  if (found.master_addr) place->host = found.master_addr->value;
+  if (found.at(Field::kMasterPort)) {
+    place->port = static_cast<uint16_t>(found.at(Field::kMasterPort)->value);
+  }
+  return {};
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ bool group_exists(pid_t group) { return kill(-group, 0) == 0 || errno == EPERM; 
 
 bool is_stopped(pid_t pid) { return read_stat(pid).state == 'T'; }
 
-std::vector<pid_t> own_descendants() {
+std::vector<pid_t> own_descendants(const std::set<pid_t>& except) {
   std::multimap<pid_t, pid_t> children;
   DIR* proc = opendir("/proc");
   if (proc == nullptr) return {};
@@ -78,7 +78,9 @@ std::vector<pid_t> own_descendants() {
   std::vector<pid_t> found{getpid()};
   for (size_t i = 0; i < found.size(); ++i) {
     const auto range = children.equal_range(found[i]);
-    for (auto child = range.first; child != range.second; ++child) found.push_back(child->second);
+    for (auto child = range.first; child != range.second; ++child) {
+      if (except.count(child->second) == 0) found.push_back(child->second);
+    }
   }
   found.erase(found.begin());
   return found;

@@ -12,6 +12,7 @@
 #include "backend/nccl/settings.h"
 #include "cli/run/agent.h"
 #include "cli/run/devices.h"
+#include "cli/run/processes.h"
 #include "cli/run/rounds.h"
 #include "job/host_identity.h"
 #include "net/interfaces.h"
@@ -128,9 +129,12 @@ Result<int> run_job(Agent* agent) {
   // Not a matter of this node alone: without the token it cannot tell the others.
   DT_TRY(settle_credentials(agent));
 
+  // Those of a shell that became this program by exec, such as a `tee` of its output.
+  for (const pid_t pid : own_descendants()) plan.outsiders->insert(pid);
   // Before any thread exists: the signal mask, which threads inherit, and the fork of the guardian.
   DT_TRY_VALUE(Signals signals, Signals::block());
   DT_TRY_VALUE(const std::unique_ptr<Guardian> guardian, Guardian::start());
+  plan.outsiders->insert(guardian->pid());
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 
   if (agent->node.elastic()) return run_rounds(agent, &signals, guardian.get());
@@ -188,7 +192,7 @@ int run_parsed(const RunOptions& options) {
     if (!shown.ok()) return usage_error(shown.status());
   }
   Result<Config> config = Config::load(process_environment());
-  const Status config_error = config.status();
+  const Status config_error = config.ok() ? config.value().check_together() : config.status();
   Agent agent(options, config.ok() ? std::move(config).value() : Config(), node.value());
   if (ranks.ok()) agent.local_size = ranks.value();
   const Result<std::string> program = find_program(options.command.front());

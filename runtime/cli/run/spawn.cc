@@ -106,7 +106,11 @@ Status await_exec(const SpawnPlan& plan, int error_fd, pid_t pid) {
   if (count == 1) bytes = read(error_fd, &failure, sizeof failure);
   if (count == 1 && bytes <= 0) return {};
   kill(pid, SIGKILL);
-  waitpid(pid, nullptr, 0);
+  // After the time-out it may not die even so: the agent finds it among its children at the end.
+  if (count == 1) {
+    waitpid(pid, nullptr, 0);
+    Guardian::announce(plan.guardian_fd, -pid);  // it has announced itself
+  }
   if (failure.binding) {
     return Status(Code::kSystem, "cannot bind " + plan.program + " to the processors " +
                                      cpu_list_text(plan.cpus) + ": " + errno_text(failure.error) +

@@ -60,7 +60,9 @@ Outcome Supervisor::run() {
 
 Status Supervisor::start_all() {
   DT_TRY(servers_.start_all());
-  DT_TRY_VALUE(stdin_relay_, StdinRelay::create(STDIN_FILENO));
+  if (plan_.place.first_rank == 0) {  // elsewhere nobody reads what is typed
+    DT_TRY_VALUE(stdin_relay_, StdinRelay::create(STDIN_FILENO));
+  }
   for (int rank = 0; rank < plan_.place.local_size; ++rank) {
     const int world_rank = plan_.place.first_rank + rank;
     if (Status started = start(rank, world_rank == 0 ? &stdin_relay_ : nullptr); !started.ok()) {

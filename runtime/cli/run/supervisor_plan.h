@@ -2,9 +2,12 @@
 #pragma once
 
 #include <sys/resource.h>
+#include <sys/types.h>
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +30,8 @@ struct SupervisorPlan {
   std::vector<std::string> args;
   JobPlace place;
   std::string host;
+  /// Processes below this one that are not the job's. One that is reaped is taken out.
+  std::shared_ptr<std::set<pid_t>> outsiders = std::make_shared<std::set<pid_t>>();
   rlimit open_files{};                 ///< what the ranks and servers get
   std::vector<std::vector<int>> cpus;  ///< by local rank; empty: those of the agent
   bool end_on_failure = true;          ///< else the others go on, here and on the other nodes

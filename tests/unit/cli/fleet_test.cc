@@ -333,6 +333,18 @@ TEST_CASE("all agents get one outcome, from what every node told") {
   }
 }
 
+TEST_CASE("a node that does not learn the outcome in time gives up, though node 0 answers") {
+  Pair pair(nullptr, [](FleetOptions* options) { options->settle_timeout_ms = 100; });
+  REQUIRE(pair[0].publish(endpoints_of(0)).ok());
+  REQUIRE(pair[1].await_endpoints(0, soon()).ok());
+  pair[1].tell_failure(0, 3);
+  REQUIRE(pair[1].settle(0, ends_of(pair[1], 7 << 8), {}).ok());
+  const Outcome outcome = await_outcome(pair[1]);
+  CHECK(outcome.exit_code == 1);
+  CHECK(outcome.headline.starts_with(
+      "node 0 (host host0, dt run pid 1000) does not say how its ranks ended, "));
+}
+
 TEST_CASE("a node that is gone is named, and nobody waits for it") {
   for (const int victim : {1, 0}) {
     Pair pair;

@@ -97,6 +97,17 @@ TEST_CASE("several tasks per node are refused with the way out") {
   CHECK(place.value().node_count == 1);
 }
 
+TEST_CASE("MASTER_PORT alone is the port at the step's own address, and MASTER_ADDR the host") {
+  const auto port = find_node({}, with(slurm_step(), "MASTER_PORT", "29500"));
+  REQUIRE(port.ok());
+  CHECK(port.value().host == "gpu08");
+  CHECK(port.value().port == 29500);
+  const auto host = find_node({}, with(slurm_step(), "MASTER_ADDR", "head"));
+  REQUIRE(host.ok());
+  CHECK(host.value().host == "head");
+  CHECK(host.value().port == 10098);
+}
+
 TEST_CASE("what is no step of srun's is no step") {
   for (const char* id : {"4294967290", "4294967291", "-5"}) {  // interactive, batch, newer batch
     CAPTURE(id);

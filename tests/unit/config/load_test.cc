@@ -77,6 +77,23 @@ TEST_CASE("Config: discovered values fill only what nobody gave") {
   CHECK(loaded.value().integer("job.world_size") == -1);  // a copy shares nothing
 }
 
+TEST_CASE("Config: a time-out of heartbeats is at least twice their interval") {
+  TempTree tree;
+  tree.write("cwd/dt.toml", "\nheartbeat.timeout_ms = 1999\n");
+  const auto both = tree.load({});
+  REQUIRE(both.ok());
+  CHECK(both.value().check_together().message() ==
+        "heartbeat.timeout_ms is 1999 (dt.toml:2) and heartbeat.interval_ms is 1000 (default): "
+        "ranks that live would count as lost between two signs of life; give a time-out of at "
+        "least twice the interval");
+  for (const char* interval : {"999", "0"}) {
+    const auto config = tree.load({{"DT_HEARTBEAT_INTERVAL_MS", interval}});
+    REQUIRE(config.ok());
+    CHECK(config.value().check_together().ok());
+  }
+  CHECK(Config().check_together().ok());
+}
+
 TEST_CASE("Config: the file that the call names wins over DT_CONFIG") {
   TempTree tree;
   tree.write("cwd/a.toml", "run.show_lines = 1\n");
