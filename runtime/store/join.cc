@@ -219,19 +219,29 @@ Status JoinTable::failed_before() const {
   return Status(std::move(info));
 }
 
+/// A replacement that has said hello and has not joined yet is alive, so the others wait for it.
+std::vector<Member> JoinTable::missing_dead() const {
+  std::vector<Member> dead;
+  for (const auto& [rank, member] : died_joining_) {
+    if (slots_.count(rank) == 0) dead.push_back(member);
+  }
+  return dead;
+}
+
 void JoinTable::decide(Answers* answers) {
   const size_t joined = count(Stage::kJoining);
   const size_t world_size = static_cast<size_t>(setup_.world_size);
-  if (joined > 0 && joined < world_size && joined + died_joining_.size() >= world_size) {
-    std::vector<std::string> dead;
-    for (const auto& entry : died_joining_) dead.push_back(entry.second.text());
-    const Member& first = died_joining_.begin()->second;
+  const std::vector<Member> dead = missing_dead();
+  if (joined > 0 && joined < world_size && joined + dead.size() >= world_size) {
+    std::vector<std::string> names;
+    for (const Member& each : dead) names.push_back(each.text());
+    const Member& first = dead.front();
     ErrorInfo info;
     info.code = Code::kPeerLost;
     info.message = format(
         "join: %s died after joining, before all ranks were there; look at its "
         "log, then start a new attempt",
-        item_list(dead).c_str());
+        item_list(names).c_str());
     info.rank = first.rank;
     info.host = first.host;
     info.pid = first.pid;

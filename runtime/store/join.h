@@ -139,6 +139,7 @@ class JoinTable {
   void erase(int32_t rank);
   Status rank_is_over(const Slot& slot, const Member& newcomer) const;
   size_t count(Stage stage) const { return counts_[static_cast<size_t>(stage)]; }
+  std::vector<Member> missing_dead() const;
   void decide(Answers* answers);
   Status failed_before() const;
   Status missing_status(int64_t timeout_ms) const;
@@ -152,7 +153,7 @@ class JoinTable {
   std::array<size_t, 5> counts_{};                   // of slots, by stage
   std::set<std::pair<int64_t, int32_t>> deadlines_;  // of the ranks that wait
   std::map<uint64_t, int32_t> rank_of_client_;
-  std::map<int32_t, Member> died_joining_;  // and have not come back
+  std::map<int32_t, Member> died_joining_;  // and have not joined again
   Status first_ended_;                      // of the processes that never join again
   Patience first_join_;                     // the server's own limit
   bool decided_ = false;

@@ -76,7 +76,10 @@ std::optional<Failure> JoinTable::lost(uint64_t client, const Ending& ending, An
   rank_of_client_.erase(found);
   end_waiting(&slot);
   switch (slot.stage) {
-    case Stage::kConnected: erase(rank); return std::nullopt;
+    case Stage::kConnected:
+      erase(rank);
+      decide(answers);  // it may have been the last one that the others waited for
+      return std::nullopt;
     case Stage::kJoining:
       died_joining_[rank] = slot.member;
       erase(rank);

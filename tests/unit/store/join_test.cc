@@ -268,6 +268,37 @@ TEST_CASE("JoinTable: a death before the verdict frees the slot, or is told when
 }
 
 TEST_CASE(
+    "JoinTable: a replacement that has only said hello is waited for, until it is lost, too") {
+  Table table(3);
+  table.join(0);
+  table.join(1);
+  CHECK_FALSE(table.lose(1).has_value());
+  REQUIRE(table.hello(1).ok());
+  table.join(2);
+  CHECK(table.answers.empty());
+  table.joins.join({Table::client(1), 1}, record_of(1, 3), {}, 0, &table.answers);
+  CHECK(table.joins.decided());
+  REQUIRE(table.answers.size() == 3);
+  for (const Answer& answer : table.answers) CHECK(answer.status.ok());
+
+  Table lost(3);
+  lost.join(0);
+  lost.join(1);
+  CHECK_FALSE(lost.lose(1).has_value());
+  REQUIRE(lost.hello(1).ok());
+  lost.join(2);
+  CHECK(lost.answers.empty());
+  CHECK_FALSE(lost.lose(1).has_value());
+  REQUIRE(lost.answers.size() == 2);
+  for (const Answer& answer : lost.answers) {
+    CHECK(answer.status.code() == Code::kPeerLost);
+    CHECK(answer.status.message() ==
+          "join: rank 1 (hostA pid 13) died after joining, before all ranks were there; look at "
+          "its log, then start a new attempt");
+  }
+}
+
+TEST_CASE(
     "JoinTable: the end of a process that has not joined fails the join, also for later ranks") {
   Table table(3);
   table.join(0);
