@@ -217,7 +217,12 @@ void Relay::Impl::handle(Frame frame) {
   if (channel == by_channel_.end()) return;  // it was on its way when the rank left
   const uint64_t id = channel->second;
   Local& local = locals_.at(id);
-  if (frame.type == FrameType::kClose) return dismiss(&local, id);
+  if (frame.type == FrameType::kClose) {
+    // Until it is answered the store keeps the channel, and the rank may take long to hang up. What
+    // the rank says from now on is passed on no more.
+    say(FrameType::kClose, frame.id, {&kOrderly, 1});
+    return dismiss(&local, id);
+  }
   local.connection->write(std::move(frame.payload));
   if (local.paused || !local.connection->congested()) return;
   local.paused = true;

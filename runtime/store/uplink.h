@@ -24,7 +24,9 @@ namespace dt::store {
 // that has sent kPause sends no kData of that channel before kResume, so that neither side keeps
 // more for a channel than it would for a connection. The bytes of a channel are those of a rank's
 // own connection behind its guard. kClose ends both ways; its payload is one byte, 0 where the
-// rank closed its connection, 1 where it was lost.
+// rank closed its connection, 1 where it was lost. The relay answers the store's kClose with its
+// own at once: a store that still waits for the end of the channel would otherwise keep it for as
+// long as the uplink. A store that has forgotten the channel ignores the answer.
 
 inline constexpr size_t kMaxDataBytes = 256 << 10;  ///< of one kData
 inline constexpr size_t kMaxChannels = 8192;        ///< open ones of one uplink

@@ -5,6 +5,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "../../sanitizers.h"
 #include "fixture.h"
 #include "net/address.h"
@@ -75,6 +77,56 @@ struct Node {
   std::string store_text(const Job& job) const {
     return format("127.0.0.1:%u (by this host's relay, port %u)", unsigned{job.server->port()},
                   unsigned{relay->port()});
+  }
+};
+
+/// A rank as the relay sees it: a blocking socket that closes only when it is told to.
+struct PlainRank {
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  FrameParser parser{kMaxPayloadBytes};
+
+  explicit PlainRank(const Node& node) {
+    const net::Address address =
+        net::resolve_now("127.0.0.1", node.relay->port(), false).value()[0];
+    const timeval patience{kPatienceMs / 1000, 0};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    REQUIRE(connect(fd, reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0);
+  }
+  ~PlainRank() { close(fd); }
+  PlainRank(const PlainRank&) = delete;
+  PlainRank& operator=(const PlainRank&) = delete;
+
+  void say(const Request& request, uint64_t id) {
+    const std::string bytes = encode_frame(request.type, id, encode_request(request));
+    REQUIRE(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+            static_cast<ssize_t>(bytes.size()));
+  }
+  void say_hello(const Job& job, int32_t rank) {
+    Request hello;
+    hello.type = FrameType::kHello;
+    hello.hello.protocol = kProtocolVersion;
+    hello.hello.job_id = "a";
+    hello.hello.attempt = 2;
+    hello.hello.member = {rank, "hostB", 10 + rank};
+    hello.hello.world_size = job.options.world_size;
+    hello.hello.nonce = static_cast<uint64_t>(rank) + 1;
+    say(hello, 1);
+  }
+  /// False: the stream has ended, or the patience of a test.
+  bool hear(Frame* frame) {
+    static constexpr size_t kChunkBytes = 65536;
+    std::vector<char> buffer(kChunkBytes);
+    while (!parser.next(frame)) {
+      const ssize_t bytes = read(fd, buffer.data(), buffer.size());
+      if (bytes <= 0) return false;
+      parser.feed(buffer.data(), static_cast<size_t>(bytes));
+    }
+    return true;
+  }
+  bool is_ended() {
+    char byte = 0;
+    const ssize_t bytes = recv(fd, &byte, 1, 0);
+    return bytes == 0 || (bytes < 0 && errno == ECONNRESET);
   }
 };
 
@@ -280,37 +332,10 @@ TEST_CASE("relay: a rank that does not read keeps nobody waiting, and gets all o
   constexpr uint64_t kQuestion = 5;
   Job job(4);
   const Node node(job);
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const net::Address address = net::resolve_now("127.0.0.1", node.relay->port(), false).value()[0];
-  const timeval patience{kPatienceMs / 1000, 0};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  REQUIRE(connect(fd, reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0);
-  const auto say = [&](const Request& request, uint64_t id) {
-    const std::string bytes = encode_frame(request.type, id, encode_request(request));
-    REQUIRE(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
-            static_cast<ssize_t>(bytes.size()));
-  };
-  FrameParser parser(kMaxPayloadBytes);
-  const auto hear = [&](Frame* frame) {
-    static constexpr size_t kChunkBytes = 65536;
-    std::vector<char> buffer(kChunkBytes);
-    while (!parser.next(frame)) {
-      const ssize_t bytes = read(fd, buffer.data(), buffer.size());
-      REQUIRE(bytes > 0);
-      parser.feed(buffer.data(), static_cast<size_t>(bytes));
-    }
-  };
-  Request hello;
-  hello.type = FrameType::kHello;
-  hello.hello.protocol = kProtocolVersion;
-  hello.hello.job_id = "a";
-  hello.hello.attempt = 2;
-  hello.hello.member = {3, "hostB", 13};
-  hello.hello.world_size = 4;
-  hello.hello.nonce = 4;
-  say(hello, 1);
+  PlainRank slow(node);
+  slow.say_hello(job, 3);
   Frame frame;
-  hear(&frame);
+  REQUIRE(slow.hear(&frame));
   CHECK(frame.type == FrameType::kReply);
 
   const auto other = node.connect(&job, 2);
@@ -320,21 +345,61 @@ TEST_CASE("relay: a rank that does not read keeps nobody waiting, and gets all o
   question.type = FrameType::kGet;
   question.keys = {"large"};
   question.timeout_ms = kPatienceMs;
-  for (uint64_t i = 0; i < kQuestions; ++i) say(question, kQuestion + i);
+  for (uint64_t i = 0; i < kQuestions; ++i) slow.say(question, kQuestion + i);
   for (int i = 0; i < 50; ++i) REQUIRE(other->add("n", 1, patiently()).ok());
   CHECK(other->get("large", patiently()).value() == large);
   for (uint64_t i = 0; i < kQuestions; ++i) {
-    hear(&frame);
+    REQUIRE(slow.hear(&frame));
     CHECK(frame.id == kQuestion + i);
     CHECK(frame.payload.size() >= kLargeBytes);
   }
   // It is heard, too.
   Request ping;
   ping.type = FrameType::kPing;
-  say(ping, 99);
-  hear(&frame);
+  slow.say(ping, 99);
+  REQUIRE(slow.hear(&frame));
   CHECK(frame.id == 99);
-  close(fd);
+}
+
+TEST_CASE("relay: the store forgets a rank that it has ended before the rank hangs up") {
+  Job job(2, [](ServerOptions* options) {
+    options->several_jobs = true;
+    options->silence_ms = 600'000;  // it does not end those that were refused
+  });
+  const Node node(job);
+  // Its connection outlives its job, and ends with the first hello of the next one.
+  PlainRank old(node);
+  old.say_hello(job, 1);
+  Frame frame;
+  REQUIRE(old.hear(&frame));
+  CHECK(frame.type == FrameType::kReply);
+  Request request;
+  request.type = FrameType::kJoin;
+  request.join = job.record(1);
+  request.timeout_ms = kPatienceMs;
+  old.say(request, 2);
+  auto rank0 = job.connect(0);
+  REQUIRE(rank0->join(job.record(0), patiently()).ok());
+  request = {};
+  request.type = FrameType::kGoodbye;
+  request.timeout_ms = kPatienceMs;
+  old.say(request, 3);
+  REQUIRE(rank0->goodbye(patiently()).ok());
+  rank0 = nullptr;
+  rank0 = job.connect(0);
+  uint64_t last_answer = 0;
+  while (old.hear(&frame)) last_answer = frame.type == FrameType::kReply ? frame.id : last_answer;
+  CHECK(last_answer == 3);  // nothing of what it was told is lost
+  CHECK(old.is_ended());
+  // One that was refused, and hears why.
+  PlainRank refused(node);
+  refused.say_hello(job, 9);
+  REQUIRE(refused.hear(&frame));
+  CHECK(frame.type == FrameType::kError);
+  CHECK(refused.is_ended());
+  rank0 = nullptr;
+  CHECK(job.server->wait_empty(patiently()).ok());
+  CHECK(node.connect(&job, 1)->ping(patiently()).ok());
 }
 
 TEST_CASE("relay: what ranks say faster than the store takes it waits, and arrives") {

@@ -280,6 +280,17 @@ TEST_CASE("uplink: a refused rank hears why, and its channel is closed") {
   relay.expect_welcome(6);
 }
 
+TEST_CASE("uplink: the answer to the end of a channel that the store has forgotten is ignored") {
+  Job job(2, [](ServerOptions* options) { options->silence_ms = 100; });
+  PlainRelay relay(job);
+  relay.begin();
+  relay.say(encode_frame(FrameType::kOpen, 1, {}));  // and says nothing
+  relay.wait_closed(1);
+  relay.say(encode_frame(FrameType::kClose, 1, std::string(1, '\0')));
+  relay.open(job, 2, 1);
+  relay.expect_welcome(2);
+}
+
 TEST_CASE("uplink: a relay that breaks the rules ends alone, and is told which") {
   Job job(2);
   const auto begun = [&](const std::string& bytes) {
