@@ -4,7 +4,9 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -14,6 +16,8 @@
 namespace dt::net {
 namespace {
 
+constexpr size_t kUsualOpenFiles = 1024;  // of Linux, where the limit cannot be read
+constexpr size_t kMinStrangers = 16;
 constexpr std::string_view kDigits = "0123456789abcdef";
 constexpr std::string_view kBlanks = " \t\r\n";
 // Of HKDF: other uses of the same bytes give other keys.
@@ -176,6 +180,15 @@ Status check_exposure(const Security& security, const Address& address, const st
              "makes. Or start the ranks of one host with dt run, which makes one. Or, in a network "
              "that you trust, set security.mode = \"none\" (DT_SECURITY_MODE=none)",
              what.c_str(), address.host().c_str()));
+}
+
+size_t open_files_limit() {
+  rlimit limit{};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : kUsualOpenFiles;
+}
+
+size_t stranger_limit(size_t most) {
+  return std::clamp(open_files_limit() / 4, kMinStrangers, most);
 }
 
 }  // namespace dt::net

@@ -81,6 +81,12 @@ struct Security {
 /// store".
 Status check_exposure(const Security& security, const Address& address, const std::string& what);
 
+/// How many descriptors this process may have open: its soft limit.
+size_t open_files_limit();
+/// How many connections a process keeps that have not said yet who they are: `most`, or a quarter
+/// of its descriptors if that is less, because the rest is for its own work. Beyond, the oldest go.
+size_t stranger_limit(size_t most);
+
 /// Whether both are the same, in a time that depends on the sizes only.
 bool equal_in_constant_time(std::string_view a, std::string_view b);
 /// From the kernel. SYSTEM: there is none.

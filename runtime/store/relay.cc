@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -105,6 +106,8 @@ class Relay::Impl {
   std::unique_ptr<net::Listener> listener_;
   std::map<uint64_t, Local> locals_;
   std::map<uint64_t, uint64_t> by_channel_;  // open ones
+  const size_t max_strangers_ = net::stranger_limit(kMaxStrangers);
+  std::set<uint64_t> strangers_;  // locals that never had a channel, the oldest first
   uint64_t last_id_ = 0;
   uint64_t last_channel_ = 0;
   const std::shared_ptr<char> alive_ = std::make_shared<char>();  // for the resolver's answer
@@ -287,10 +290,13 @@ Status Relay::Impl::listen() {
 }
 
 void Relay::Impl::accept(std::unique_ptr<net::Connection> connection) {
+  // An honest rank needs one round trip, and tries again if many strangers push it out before.
+  if (strangers_.size() >= max_strangers_) gone(*strangers_.begin(), ETIMEDOUT);
   // The store would end the whole uplink. Who is turned away here tries again.
   if (locals_.size() >= kMaxChannels) return connection->reset();
   const uint64_t id = ++last_id_;
   Local& local = locals_[id];
+  strangers_.insert(id);
   net::SecureEvents events;
   events.on_open = [this, id] { open_channel(id); };
   events.on_bytes = [this, id](const char* data, size_t bytes) { said(id, data, bytes); };
@@ -305,6 +311,7 @@ void Relay::Impl::accept(std::unique_ptr<net::Connection> connection) {
 
 void Relay::Impl::open_channel(uint64_t id) {
   Local& local = locals_.at(id);
+  strangers_.erase(id);
   local.timer = nullptr;  // from now on the store limits what it says
   local.channel = ++last_channel_;
   by_channel_.emplace(local.channel, id);
@@ -348,6 +355,7 @@ void Relay::Impl::gone(uint64_t id, int error) {
   if (found == locals_.end()) return;
   const Local local = std::move(found->second);
   locals_.erase(found);
+  strangers_.erase(id);
   if (by_channel_.erase(local.channel) == 0) return;
   // What it said last, and was not passed on while it did not read, counts; a goodbye above all.
   if (local.paused) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/server.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -15,18 +13,7 @@ namespace dt::store {
 namespace {
 
 constexpr int64_t kNamesTimeoutMs = 1'000;
-// Connections that have not said yet who they are; beyond, the oldest go. Ranks that begin together
-// and lose by it try again.
-constexpr size_t kMaxStrangers = 2048;
-constexpr size_t kMinStrangers = 16;
 constexpr int kGuestKernelBytes = 256 << 10;  // each way
-
-/// A quarter of this process's descriptors at most: the rest is for its own work.
-size_t stranger_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxStrangers;
-  return std::clamp<size_t>(limit.rlim_cur / 4, kMinStrangers, kMaxStrangers);
-}
 
 }  // namespace
 
@@ -36,7 +23,7 @@ Server::Impl::Impl(net::Loop* loop, ServerOptions options)
     : loop_(loop),
       options_(std::move(options)),
       budget_(MemoryBudget::of(static_cast<size_t>(options_.memory_bytes))),
-      max_strangers_(stranger_limit()),
+      max_strangers_(net::stranger_limit(kMaxStrangers)),
       keyspace_(budget_.keys, budget_.guest_keys),
       torch_(&keyspace_, std::min(net::Connection::kMaxQueuedBytes / 2, budget_.one_guest)),
       joins_(join_setup()),

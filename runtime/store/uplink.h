@@ -30,6 +30,9 @@ namespace dt::store {
 
 inline constexpr size_t kMaxDataBytes = 256 << 10;  ///< of one kData
 inline constexpr size_t kMaxChannels = 8192;        ///< open ones of one uplink
+/// Of the store and of a relay, see net::stranger_limit(). Ranks that begin together and lose by it
+/// try again.
+inline constexpr size_t kMaxStrangers = 2048;
 
 /// The payload of kUplink.
 struct UplinkHello {

@@ -3,18 +3,15 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <functional>
 
 namespace dt::tcp {
 namespace {
 
-// Connections that have not said yet who they are; beyond, the oldest go.
-constexpr size_t kGreetingMax = 1024;
+constexpr size_t kGreetingMax = 1024;  // see net::stranger_limit()
 // Connections of ranks that no communicator asked for yet; more are dropped.
 constexpr size_t kUnclaimedMax = 16384;
 constexpr size_t kPartingMax = 1024;
@@ -24,13 +21,6 @@ constexpr size_t kEndedMax = 32768;
 constexpr int kAcceptsAtOnce = 64;
 // Without a descriptor left, accepting again at once would only burn the processor.
 constexpr int64_t kShortageMs = 100;
-
-/// A quarter of this process's descriptors at most: the rest is for its own work.
-size_t greeting_max() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kGreetingMax;
-  return std::clamp<size_t>(limit.rlim_cur / 4, 16, kGreetingMax);
-}
 
 }  // namespace
 
@@ -119,7 +109,7 @@ void Mesh::on_readable() {
     }
     Socket socket(fd);
     if (early_.size() >= kUnclaimedMax) continue;
-    if (greeting_.size() >= greeting_max()) {
+    if (greeting_.size() >= net::stranger_limit(kGreetingMax)) {
       greeting_.begin()->second->close();
       greeting_.erase(greeting_.begin());
     }

@@ -2,6 +2,7 @@
 // Real clients, a real relay and a real server.
 #include "store/relay.h"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -400,6 +401,28 @@ TEST_CASE("relay: the store forgets a rank that it has ended before the rank han
   rank0 = nullptr;
   CHECK(job.server->wait_empty(patiently()).ok());
   CHECK(node.connect(&job, 1)->ping(patiently()).ok());
+}
+
+TEST_CASE("relay: strangers are few, the oldest go, and ranks come in beside them") {
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit fewer = before;
+  fewer.rlim_cur = 512;  // 128 strangers
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &fewer) == 0);
+  {
+    Job job(4, [](ServerOptions* options) {
+      options->security = security_of(net::SecurityMode::kAuth, kTokenOfJob);
+    });
+    const Node node(job);
+    const auto early = node.connect(&job, 2);
+    std::vector<std::unique_ptr<PlainRank>> idle;
+    for (int i = 0; i < 160; ++i) idle.push_back(std::make_unique<PlainRank>(node));
+    const auto late = node.connect(&job, 3);
+    CHECK(idle.front()->is_ended());
+    CHECK(early->ping(patiently()).ok());
+    CHECK(late->ping(patiently()).ok());
+  }
+  setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST_CASE("relay: what ranks say faster than the store takes it waits, and arrives") {
