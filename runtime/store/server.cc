@@ -13,6 +13,7 @@ namespace dt::store {
 namespace {
 
 constexpr int64_t kNamesTimeoutMs = 1'000;
+constexpr size_t kMinGuests = 16;
 constexpr int kGuestKernelBytes = 256 << 10;  // each way
 
 }  // namespace
@@ -109,7 +110,7 @@ void Server::Impl::accept(std::unique_ptr<net::Connection> connection) {
 }
 
 Server::Impl::Session* Server::Impl::add_session(uint64_t id, std::string peer_host) {
-  if (sessions_.size() - known_ >= max_strangers_) evict_strangers();
+  if (sessions_.size() - known_ - tolerated_ >= max_strangers_) evict_strangers();
   auto session = std::make_unique<Session>();
   session->id = id;
   session->peer_host = std::move(peer_host);
@@ -146,14 +147,29 @@ void Server::Impl::turned_away(uint64_t id, const Status& why, bool plain) {
   session->connection->shutdown();
 }
 
+/// How many connections PyTorch's clients may have. They need no token, so this leaves a descriptor
+/// to each rank, whether it is connected already or not, and half of all to this process's own work
+/// and to strangers. Two of them for each rank fit where the ranks are up to a quarter of it.
+size_t Server::Impl::guest_limit() const {
+  const size_t taken = max_strangers_ + static_cast<size_t>(options_.world_size);
+  const size_t left = open_files_ > taken ? open_files_ - taken : 0;
+  return std::max(std::min(open_files_ / 2, left), kMinGuests);
+}
+
 /// PyTorch's clients up to 1.13 open two connections, of which one may stay silent for good: it is
-/// let be as long as its host has one that speaks.
+/// let be as long as its host has one that speaks, and as one of the guests.
 Server::Impl::Standing Server::Impl::standing(const Session& session,
                                               const std::set<std::string>& torch_hosts) const {
   if (session.refused || session.one_too_many) return Standing::kStranger;
   if (session.peer == Peer::kTorch) return Standing::kKnown;
   if (session.peer == Peer::kDt) return session.welcomed ? Standing::kKnown : Standing::kStranger;
-  return torch_hosts.count(session.peer_host) != 0 ? Standing::kTolerated : Standing::kStranger;
+  const bool fits = session.tolerated || guests() < guest_limit();
+  return fits && torch_hosts.count(session.peer_host) != 0 ? Standing::kTolerated
+                                                           : Standing::kStranger;
+}
+
+void Server::Impl::tolerate(Session* session) {
+  if (!std::exchange(session->tolerated, true)) ++tolerated_;
 }
 
 std::set<std::string> Server::Impl::torch_hosts() const {
@@ -174,7 +190,9 @@ void Server::Impl::evict_strangers() {
     if (oldest.size() >= std::max<size_t>(max_strangers_ / 4, 1)) break;
     const auto session = sessions_.find(id);
     if (session == sessions_.end() || session->second->known()) continue;
-    if (standing(*session->second, hosts) == Standing::kStranger) oldest.push_back(id);
+    const Standing found = standing(*session->second, hosts);
+    if (found == Standing::kStranger) oldest.push_back(id);
+    if (found == Standing::kTolerated) tolerate(session->second.get());
   }
   for (const uint64_t id : oldest) drop(id, ETIMEDOUT);
   std::erase_if(strangers_, [&](const auto& each) {
@@ -194,6 +212,7 @@ void Server::Impl::drop_strangers(int64_t now_ns) {
     const Standing found = standing(*session->second, torch_hosts);
     if (found == Standing::kStranger) drop(id, ETIMEDOUT);
     if (found == Standing::kTolerated) {
+      tolerate(session->second.get());
       strangers_.push_back({now_ns + options_.silence_ms * kNsPerMs, id});
     }
   }
@@ -201,8 +220,12 @@ void Server::Impl::drop_strangers(int64_t now_ns) {
 
 void Server::Impl::settle(Session* session, Peer peer) {
   session->peer = peer;
+  if (std::exchange(session->tolerated, false)) --tolerated_;
   if (peer == Peer::kDt) ++dt_sessions_;
   if (peer == Peer::kTorch) {
+    session->one_too_many =
+        guests() >= guest_limit() || connections() + guests() >= options_.max_connections;
+    ++guests_;
     session->torch = std::make_unique<TorchParser>();
     session->connection->limit_kernel_buffers(kGuestKernelBytes);
     ++known_;
@@ -232,12 +255,27 @@ void Server::Impl::received(uint64_t id, const char* data, size_t bytes) {
     if (session->welcomed) vitals_.heard(session->member.rank, monotonic_ns());
     session->parser.feed(data, bytes);
   } else if (session->one_too_many) {
-    drop(id, ECONNREFUSED);  // its protocol has no words for a refusal
-    return;
+    return turn_away_guest(id, *session);
   } else {
     session->torch->feed(data, bytes);
   }
   proceed(id);
+}
+
+/// Its protocol has no words for a refusal.
+void Server::Impl::turn_away_guest(uint64_t id, const Session& session) {
+  // A flood of them must not fill the log.
+  if (std::has_single_bit(++turned_away_guests_) && options_.logger) {
+    options_.logger->log(
+        LogLevel::kWarning,
+        "store: refused a PyTorch client on %s (%llu so far): there are %zu connections of such "
+        "clients and %zu others, and the limits are %zu of such clients and %zu in all; start "
+        "fewer of them, or raise this process's limit of open files (ulimit -n) and "
+        "store.max_connections",
+        session.peer_host.c_str(), static_cast<unsigned long long>(turned_away_guests_),
+        guests() - 1, connections(), guest_limit(), options_.max_connections);
+  }
+  drop(id, ECONNREFUSED);
 }
 
 void Server::Impl::proceed(uint64_t id) {
@@ -341,6 +379,8 @@ void Server::Impl::gone(const Session& session) {
   if (front_ != nullptr) front_->handed_over_.erase(session.id);
   if (session.peer == Peer::kDt) --dt_sessions_;
   if (session.known()) --known_;
+  if (session.peer == Peer::kTorch) --guests_;
+  if (session.tolerated) --tolerated_;
   if (session.relayed && session.welcomed) --relayed_;
   noted_bytes_[static_cast<size_t>(session.owner())] -= session.noted_bytes;
 }

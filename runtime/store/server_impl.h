@@ -76,6 +76,7 @@ class Server::Impl {
     bool welcomed = false;
     bool refused = false;       // waits for the other side to hang up, so that it can read why
     bool one_too_many = false;  // told so as soon as its protocol is known
+    bool tolerated = false;     // silent, and taken for a PyTorch client's second connection
     size_t noted_bytes = 0;     // what was kept for it when it was looked at last
 
     /// Not a stranger: it has said who it is.
@@ -93,7 +94,12 @@ class Server::Impl {
   void accept(std::unique_ptr<net::Connection> connection);
   /// Makes room for it where strangers are many. Its wire is still to be set.
   Session* add_session(uint64_t id, std::string peer_host);
-  size_t connections() const { return known_ - relayed_ + uplinks_.size() + handed_over_.size(); }
+  /// Of dt. Those of guests do not count: they must not take the place of a rank.
+  size_t connections() const {
+    return known_ - guests_ - relayed_ + uplinks_.size() + handed_over_.size();
+  }
+  size_t guests() const { return guests_ + tolerated_; }
+  size_t guest_limit() const;
   void begin_uplink(uint64_t id, const Frame& frame);
   void handle_uplink(uint64_t id);
   Status handle_channel(Uplink* uplink, const Frame& frame);
@@ -107,6 +113,8 @@ class Server::Impl {
   void turned_away(uint64_t id, const Status& why, bool plain);
   void settle(Session* session, Peer peer);
   std::set<std::string> torch_hosts() const;
+  void tolerate(Session* session);
+  void turn_away_guest(uint64_t id, const Session& session);
   void evict_strangers();
   enum class Standing { kStranger, kTolerated, kKnown };
   Standing standing(const Session& session, const std::set<std::string>& torch_hosts) const;
@@ -197,10 +205,14 @@ class Server::Impl {
   std::unique_ptr<net::Timer> uplinks_timer_;  // due at the end of the turn while there are some
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
   std::deque<std::pair<int64_t, uint64_t>> strangers_;  // deadline_ns, session; in order
+  const size_t open_files_ = net::open_files_limit();
   const size_t max_strangers_;
   size_t known_ = 0;          // sessions that are known()
+  size_t guests_ = 0;         // of those, PyTorch's clients
+  size_t tolerated_ = 0;      // sessions that are tolerated, none of them known()
   size_t relayed_ = 0;        // of those, ranks that come over an uplink
   uint64_t turned_away_ = 0;  // connections that the guard refused
+  uint64_t turned_away_guests_ = 0;
   /// The last multi_get. Ranks that need each other's records all ask the same question, and their
   /// answers together would be the square of the number of ranks.
   struct {

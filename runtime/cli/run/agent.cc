@@ -21,6 +21,9 @@ namespace {
 
 constexpr rlim_t kFdsPerRank = 4;  // two pipes, two log files
 constexpr rlim_t kFdsOfAgent = 64;
+// PyTorch up to 1.13 has two connections a rank, and the store gives such clients half of its
+// descriptors at most. That makes four a rank; its own connection is one of them.
+constexpr int kFdsPerGuestRank = 3;
 constexpr rlim_t kFdsForStrangers = 512;  // who connect and say nothing, where the limit allows
 constexpr int64_t kRelayMs = 10'000;      // to reach a store that is served already
 constexpr int64_t kSettleMs = 15'000;  // after the grace: what a node may take to sweep and to tell
@@ -322,17 +325,23 @@ void say_what_is_set_up(const SupervisorPlan& plan, Output* output) {
 
 }  // namespace
 
-Status raise_open_files(const rlimit& before, int processes, int connections) {
+Status raise_open_files(const rlimit& before, int processes, int connections, int spare) {
   const rlim_t needed =
       kFdsOfAgent + kFdsPerRank * static_cast<rlim_t>(processes) + static_cast<rlim_t>(connections);
   rlimit raised = before;
-  raised.rlim_cur = std::max(before.rlim_cur, std::min(needed + kFdsForStrangers, before.rlim_max));
+  const rlim_t wanted = needed + kFdsForStrangers + static_cast<rlim_t>(spare);
+  raised.rlim_cur = std::max(before.rlim_cur, std::min(wanted, before.rlim_max));
   if (raised.rlim_cur >= needed && setrlimit(RLIMIT_NOFILE, &raised) == 0) return {};
   return Status(Code::kSystem,
                 format("%d ranks and %d connections need %llu open files, the hard limit is %llu; "
                        "raise it (ulimit -Hn), or start fewer ranks on this machine",
                        processes, connections, static_cast<unsigned long long>(needed),
                        static_cast<unsigned long long>(before.rlim_max)));
+}
+
+int files_for_guests(const Agent& agent) {
+  if (!agent.config.boolean("store.torch_compat")) return 0;
+  return kFdsPerGuestRank * agent.plan.place.world_size;
 }
 
 Status cannot_start(Agent* agent, const Status& status, int code) {

@@ -50,9 +50,11 @@ struct Agent {
   int stopped_by = 0;     // a signal that ended a wait for other nodes
 };
 
-/// Room for the agent's descriptors; the connections of the stores count too. The ranks get what
-/// was there before, which is `before`.
-Status raise_open_files(const rlimit& before, int processes, int connections);
+/// Room for the agent's descriptors; the connections of the stores count too, and as far as the
+/// hard limit allows `spare` ones. The ranks get what was there before, which is `before`.
+Status raise_open_files(const rlimit& before, int processes, int connections, int spare = 0);
+/// The spare ones that the store of this job needs for PyTorch's clients.
+int files_for_guests(const Agent& agent);
 
 /// An error that keeps this node from starting ranks. Alone it is the end; the agents of other
 /// nodes wait for this one and must hear of it, so it goes on until they have.

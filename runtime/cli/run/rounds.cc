@@ -378,7 +378,8 @@ Status Rounds::meet(const Roster& roster) {
   if (fleet()->node_rank() != 0) return {};
   const int nodes = plan.place.node_count;
   DT_TRY(cannot_start(agent_, raise_open_files(plan.open_files, plan.place.local_size,
-                                               plan.place.world_size + 2 * kFdsPerNode * nodes)));
+                                               plan.place.world_size + 2 * kFdsPerNode * nodes,
+                                               files_for_guests(*agent_))));
   if (agent_->master.port != 0) return {};
   auto master = reserve_port();
   DT_TRY(cannot_start(agent_, master.status()));

@@ -145,7 +145,8 @@ Result<int> run_job(Agent* agent) {
   }
   if (agent->node.node_rank == 0) {
     DT_TRY(cannot_start(agent, raise_open_files(plan.open_files, processes,
-                                                plan.place.world_size + kFdsPerNode * nodes)));
+                                                plan.place.world_size + kFdsPerNode * nodes,
+                                                files_for_guests(*agent))));
     auto master = reserve_port();
     DT_TRY(cannot_start(agent, master.status()));
     if (master.ok()) agent->master = std::move(master).value();

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // PyTorch's clients and dt's on one port.
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <memory>
 #include <mutex>
 
 #include "fixture.h"
@@ -314,10 +316,56 @@ TEST_CASE("torch server: at the limit of connections each is refused in its own 
   PlainClient second(job);
   second.say(bytes(kAddInit));
   CHECK(second.ended());
-  // A rank of dt keeps trying: somebody may leave.
-  const auto rank = Client::connect(job.loop.get(), job.client_options(0), briefly(300));
-  CHECK(rank.status().message().find("the store has 1 connections, its limit; raise it or start "
-                                     "fewer ranks") != std::string::npos);
+  // A guest takes no rank's place. Another client of dt keeps trying: somebody may leave.
+  const auto rank = job.connect(0);
+  const auto other = Client::connect(job.loop.get(), job.client_options(-1), briefly(300));
+  CHECK(other.status().message().find("the store has 1 connections, its limit; raise it or start "
+                                      "fewer ranks") != std::string::npos);
+}
+
+TEST_CASE("torch server: guests are few, spoken or silent, and ranks come in beside them") {
+  constexpr rlim_t kOpenFiles = 128;  // when the store starts: 64 guests and 32 strangers
+  constexpr size_t kGuests = kOpenFiles / 2;
+  for (const bool silent : {false, true}) {
+    CAPTURE(silent);
+    std::mutex mutex;
+    std::vector<std::string> log;
+    rlimit before{};
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    rlimit fewer = before;
+    fewer.rlim_cur = kOpenFiles;
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &fewer) == 0);
+    Job job(2, [&](ServerOptions* options) {
+      options->torch_compat = true;
+      options->silence_ms = 600'000;  // only their number ends them
+      options->logger =
+          std::make_shared<Logger>(LogLevel::kWarning, [&](LogLevel, const char* text) {
+            const std::scoped_lock lock(mutex);
+            log.emplace_back(text);
+          });
+    });
+    setrlimit(RLIMIT_NOFILE, &before);
+    PlainClient honest(job);
+    CHECK(honest.ask(kAddInit, 8) == bytes("0100000000000000"));
+    std::vector<std::unique_ptr<PlainClient>> flood;
+    for (size_t i = 0; i < 2 * kGuests; ++i) {
+      flood.push_back(std::make_unique<PlainClient>(job));
+      if (!silent) (void)send(flood.back()->fd, "\3", 1, MSG_NOSIGNAL);
+    }
+    const auto ranks = job.join_all();
+    CHECK(flood[kGuests + 4]->ended());
+    CHECK(flood[0]->ask(silent ? kAddInit : kAddInit + 2, 8) == bytes("0200000000000000"));
+    CHECK(honest.ask(kAddInit, 8) == bytes("0300000000000000"));
+    for (const auto& rank : ranks) CHECK(rank->ping(patiently()).ok());
+    const std::scoped_lock lock(mutex);
+    CHECK(log.empty() == silent);
+    if (silent) continue;
+    CHECK(log[0] ==
+          "store: refused a PyTorch client on 127.0.0.1 (1 so far): there are 64 connections of "
+          "such clients and 0 others, and the limits are 64 of such clients and 16384 in all; "
+          "start fewer of them, or raise this process's limit of open files (ulimit -n) and "
+          "store.max_connections");
+  }
 }
 
 TEST_CASE("torch server: off, PyTorch's clients are strangers") {
