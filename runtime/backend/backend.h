@@ -84,8 +84,8 @@ class Backend {
 
   /// What this rank does on it. Never blocks.
   virtual Pulse pulse() const { return {}; }
-  /// A rank is away on purpose: no operation is late before this point of the monotonic clock.
-  /// Replaces an earlier one.
+  /// A rank is away on purpose until this point of the monotonic clock at the latest: operations
+  /// have their whole time-out after that. Replaces an earlier one. Never blocks.
   virtual void excuse(int64_t /*until_ns*/) {}
 
   /// Nothing that was submitted is under way.

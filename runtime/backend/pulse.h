@@ -51,13 +51,13 @@ class PulseCell {
   std::atomic<uint64_t> left_{0};
 };
 
-/// Until when operations may be late, because a rank is away on purpose. Any thread.
+/// Until when ranks are away on purpose: no operation times out before, and each has its whole
+/// time-out after that. Any thread.
 class Excuse {
  public:
-  void extend(int64_t until_ns) { until_ns_.store(until_ns, std::memory_order_relaxed); }
+  void set(int64_t until_ns) { until_ns_.store(until_ns, std::memory_order_relaxed); }
   Deadline apply(Deadline deadline) const {
-    return deadline.is_never() ? deadline
-                               : deadline.later_ns(until_ns_.load(std::memory_order_relaxed));
+    return deadline.renewed_at(until_ns_.load(std::memory_order_relaxed));
   }
   bool over() const { return monotonic_ns() >= until_ns_.load(std::memory_order_relaxed); }
   int64_t remaining_ms() const {

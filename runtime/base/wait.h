@@ -42,6 +42,10 @@ class Deadline {
   Deadline later_ns(int64_t at_ns) const {
     return Deadline(at_ns_ < at_ns ? at_ns : at_ns_, limit_ns_);
   }
+  /// With its whole duration again from a point of the monotonic clock; never earlier.
+  Deadline renewed_at(int64_t at_ns) const {
+    return is_never() ? *this : later_ns(at_ns + limit_ns_);
+  }
   bool is_at_or_before(int64_t now_ns) const { return at_ns_ <= now_ns; }
   bool before(Deadline other) const { return at_ns_ < other.at_ns_; }
   /// The sooner of two.

@@ -66,16 +66,11 @@ bool Communicator::contains(int32_t world_rank) const {
   return std::find(ranks.begin(), ranks.end(), world_rank) != ranks.end();
 }
 
-int64_t Communicator::timeout_of_operations_ms() const {
-  const int64_t timeout_ms = timed_by_.load(std::memory_order_acquire)->timeout_ms();
-  return timeout_ms == 0 ? 0 : timeout_ms + more_ms_.load(std::memory_order_relaxed);
-}
-
 Deadline Communicator::deadline() const {
-  const int64_t timeout_ms = timeout_of_operations_ms();
+  const Communicator& source = followed_ != nullptr ? *followed_ : *this;
+  const int64_t timeout_ms = source.timeout_ms();
   if (timeout_ms == 0) return Deadline::never();
-  const Communicator& source = *timed_by_.load(std::memory_order_acquire);
-  return Deadline::roughly_after_ms(timeout_ms)
+  return Deadline::roughly_after_ms(timeout_ms + more_ms_)
       .later_ns(source.grace_until_ns_.load(std::memory_order_relaxed));
 }
 
@@ -83,10 +78,6 @@ Deadline Communicator::deadline_of(const backend::Collective& collective) const 
   if (collective.timeout_ms == 0) return deadline();
   return collective.timeout_ms < 0 ? Deadline::never()
                                    : Deadline::roughly_after_ms(collective.timeout_ms);
-}
-
-void Communicator::excuse(int64_t until_ns) {
-  options_.backend->excuse(until_ns + timeout_of_operations_ms() * 1'000'000);
 }
 
 Status Communicator::broken() const {

@@ -108,7 +108,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   }
   /// Ranks of it are away on purpose until then at the latest: operations have their whole time-out
   /// after that. Replaces an earlier one.
-  void excuse(int64_t until_ns);
+  void excuse(int64_t until_ns) { options_.backend->excuse(until_ns); }
   void interrupt(const Status& status) {
     over_.store(true, std::memory_order_relaxed);
     options_.backend->interrupt(status);
@@ -129,11 +129,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// waits for.
   void answer_for(const std::shared_ptr<Communicator>& part);
   /// From now on its operations have the time-out of `other`, as it is when they begin, and
-  /// `more_ms` besides. Before other threads use it, but for excuse(). Once.
+  /// `more_ms` besides. Before other threads use it.
   void follow(std::shared_ptr<const Communicator> other, int64_t more_ms = 0) {
     followed_ = std::move(other);
-    more_ms_.store(more_ms, std::memory_order_relaxed);
-    timed_by_.store(followed_.get(), std::memory_order_release);
+    more_ms_ = more_ms;
   }
   /// Of an operation that begins now.
   Deadline deadline() const;
@@ -152,8 +151,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   };
 
   explicit Communicator(Options options);
-  /// 0: none.
-  int64_t timeout_of_operations_ms() const;
   /// In the flight recorder; null: not there.
   record::Slot* begin_record(record::Track* track, const backend::Collective& collective,
                              bool queued);
@@ -164,11 +161,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const Options options_;
   const Pool<backend::Work> works_;
   std::atomic<int64_t> timeout_ms_;
-  std::atomic<int64_t> grace_until_ns_;  // monotonic; see Options::first_timeout_ms
-  // follow() writes; the I/O thread may read at the same time, in excuse().
-  std::atomic<const Communicator*> timed_by_{this};  // whose time-out its operations have
-  std::atomic<int64_t> more_ms_{0};                  // besides
-  std::shared_ptr<const Communicator> followed_;     // keeps timed_by_, unless that is this one
+  std::atomic<int64_t> grace_until_ns_;           // monotonic; see Options::first_timeout_ms
+  std::shared_ptr<const Communicator> followed_;  // whose time-outs it has; null: its own
+  int64_t more_ms_ = 0;
   mutable Guarded<std::vector<std::weak_ptr<Communicator>>> parts_;  // that it answers for
   std::atomic<bool> grouping_{false};  // as group_.open, without the lock
   // Operations over the communicator, and of a device those on the host beside them: each kind has

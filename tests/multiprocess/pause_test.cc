@@ -97,6 +97,64 @@ TEST_CASE("a rank that is back has the usual time, and no more") {
   require_all_ok(outcomes);
 }
 
+TEST_CASE("a wait that began in a pause ends its time-out after it, not after what was announced") {
+  for (const bool apart : {false, true}) {
+    CAPTURE(apart);
+    const auto outcomes = run_ranks(
+        2,
+        [](const Rank& rank) -> dt_status {
+          if (rank.rank == 1) {
+            RANK_TRY(dt_busy_begin(rank.job, nullptr, 600'000));
+            RANK_TRY(signal_to_others(rank.job, "away"));
+            RANK_TRY(await(rank.job, "inside"));
+            RANK_TRY(pass(rank.job, 1500));
+            RANK_TRY(dt_busy_end(rank.job));
+            return await(rank.job, "done");
+          }
+          RANK_TRY(await(rank.job, "away"));
+          RANK_TRY(signal_to_others(rank.job, "inside"));
+          const dt_status late = dt_barrier(rank.world, nullptr, nullptr);
+          RANK_TRY(signal_to_others(rank.job, "done"));
+          return late == DT_ERR_TIMEOUT ? DT_OK : DT_ERR_INTERNAL;
+        },
+        {{"collective.timeout_ms", "1000"}},
+        [&](int rank) -> Settings {
+          return {{"job.host_id", apart && rank == 1 ? "other" : "one"}};
+        });
+    require_all_ok(outcomes);
+  }
+}
+
+TEST_CASE("after a pause an operation's own time-out counts, not that of the communicator") {
+  for (const bool apart : {false, true}) {
+    CAPTURE(apart);
+    const auto outcomes = run_ranks(
+        2,
+        [](const Rank& rank) -> dt_status {
+          if (rank.rank == 1) {
+            RANK_TRY(dt_busy_begin(rank.job, nullptr, 600'000));
+            RANK_TRY(dt_busy_end(rank.job));
+            RANK_TRY(signal_to_others(rank.job, "back"));
+            const char* key = "done";
+            return dt_store_wait(rank.job, &key, 1, 60'000);
+          }
+          RANK_TRY(await(rank.job, "back"));
+          dt_collective barrier;
+          dt_collective_init(&barrier);
+          barrier.kind = DT_KIND_BARRIER;
+          barrier.timeout_ms = 300;
+          const dt_status late = dt_collective_launch(rank.world, &barrier, nullptr);
+          RANK_TRY(signal_to_others(rank.job, "done"));
+          return late == DT_ERR_TIMEOUT ? DT_OK : DT_ERR_INTERNAL;
+        },
+        {{"collective.timeout_ms", "3600000"}},
+        [&](int rank) -> Settings {
+          return {{"job.host_id", apart && rank == 1 ? "other" : "one"}};
+        });
+    require_all_ok(outcomes);
+  }
+}
+
 TEST_CASE("a rank that does not come back in time is waited for as long as it said, and named") {
   const auto outcomes =
       run_ranks(2,

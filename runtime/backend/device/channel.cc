@@ -434,8 +434,9 @@ void DeviceChannel::keep_deadlines(int64_t now_ns) {
     lists.earliest = Deadline::never();
     const auto look = [&](const auto& list, int64_t grace, bool is_queued) {
       for (const OperationPtr& each : list) {
-        const Deadline deadline = each->collective.deadline.plus_ms(grace);
-        lists.earliest = lists.earliest.earlier(each->collective.deadline);
+        const Deadline own = excuse_.apply(each->collective.deadline);
+        const Deadline deadline = own.plus_ms(grace);
+        lists.earliest = lists.earliest.earlier(own);
         if (late != nullptr || !deadline.is_at_or_before(now_ns)) continue;
         late = each;
         queued = is_queued;

@@ -62,7 +62,7 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   const Interrupt& interrupted() const { return interrupt_; }
   Pulse pulse() const;
   void excuse(int64_t until_ns) {
-    excuse_.extend(until_ns);
+    excuse_.set(until_ns);
     if (options_.gate != nullptr) options_.gate->excuse(until_ns);
   }
   /// Fails what the device thread should have failed: it hangs in a call.

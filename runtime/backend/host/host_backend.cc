@@ -53,6 +53,12 @@ HostBackend::~HostBackend() {
   if (fd >= 0) close(fd);
 }
 
+void HostBackend::excuse(int64_t until_ns) {
+  excuse_.set(until_ns);
+  doorbell_.ring();  // who waits may have to wake sooner now
+  engine_->progress().notify();
+}
+
 Status HostBackend::submit(const Collective& collective, std::shared_ptr<Work> work) {
   DT_TRY(interrupt_.status());
   DT_TRY(engine_->progress().begin());

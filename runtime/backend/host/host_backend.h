@@ -42,7 +42,7 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   Result<void*> allocate(int64_t bytes) override;
   Status release(void* pointer) override;
   Pulse pulse() const override { return pulse_.read(); }
-  void excuse(int64_t until_ns) override { excuse_.extend(until_ns); }
+  void excuse(int64_t until_ns) override;
   void interrupt(Status status) override;
   void fail(Status status) override;
   Status broken() const override { return interrupt_.status(); }

@@ -250,11 +250,8 @@ void Conductor::run_locally(Collective collective) {
     return;
   }
   if (phase_ != Phase::kSay) {
-    const Deadline deadline = active_->collective.deadline;
-    collective.deadline = deadline.is_never()
-                              ? deadline
-                              : Deadline::after_ms(std::max<int64_t>(
-                                    deadline.remaining_ms() + kLocalGraceMs + skew_ms_, 0));
+    const int64_t grace_ms = kLocalGraceMs + skew_ms_;
+    collective.deadline = active_->collective.deadline.plus_ms(grace_ms);
   }
   auto work = std::make_shared<Work>();
   if (const Status status = local_.submit(collective, work); !status.ok()) {

@@ -70,7 +70,9 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   uint64_t completed() const { return completed_.load(std::memory_order_acquire); }
   /// Any thread.
   Pulse pulse() const { return pulse_.read(); }
-  void excuse(int64_t until_ns) { excuse_.extend(until_ns); }
+  void excuse(int64_t until_ns) { excuse_.set(until_ns); }
+  /// Behind excuse(): a pause may end sooner than the timer knows.
+  void look_at_deadlines();
 
  private:
   enum class Phase { kSay, kState, kExchange, kPassOn, kPassOnMore, kMove };

@@ -70,7 +70,8 @@ void Conductor::broke(int32_t peer, const std::string& reason) {
 }
 
 void Conductor::unreachable(int32_t peer, const Status& status) {
-  suspect(peer, failure(Code::kPeerLost, peer, status.message()));
+  const bool refused = status.code() == Code::kConfig || status.code() == Code::kVersion;
+  suspect(peer, failure(refused ? status.code() : Code::kPeerLost, peer, status.message()));
 }
 
 /// Found where an operation needs the peer. A rank that dies of an error of its own often destroys
@@ -306,18 +307,25 @@ void Conductor::set_timer() {
   timer_->start(std::max<int64_t>(soonest_.remaining_ms(), 0));
 }
 
+void Conductor::look_at_deadlines() {
+  if (timer_ != nullptr && !telling_ && !broken_) on_timer();
+}
+
 void Conductor::on_timer() {
   if (telling_) return on_handed_over();
   if (broken_) return;
-  if (!excuse_.over() && !soonest_.is_never()) return timer_->start(excuse_.remaining_ms());
+  if (!excuse_.over() && !soonest_.is_never()) {
+    return timer_->start(std::max<int64_t>(excuse_.remaining_ms(), 0));
+  }
   const Operation* operation = present();
   const Operation* next = queued();
-  soonest_ = Deadline::never();
-  if (operation != nullptr) soonest_ = operation->collective.deadline;
-  if (next != nullptr) soonest_ = soonest_.earlier(next->collective.deadline);
+  const auto deadline_of = [&](const Operation* each) {
+    return each != nullptr ? excuse_.apply(each->collective.deadline) : Deadline::never();
+  };
+  const Deadline deadline = deadline_of(operation);
+  soonest_ = deadline.earlier(deadline_of(next));
   if (operation == nullptr || !soonest_.passed()) return set_timer();
-  const Deadline deadline = excuse_.apply(operation->collective.deadline);
-  if (!deadline.passed()) {
+  if (!deadline.passed()) {  // so it is the queued one
     if (suspicion_.ok()) break_with(timed_out_in_queue(*next));
     return;
   }

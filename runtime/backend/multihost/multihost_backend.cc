@@ -147,6 +147,7 @@ class MultihostBackend final : public Backend {
   void excuse(int64_t until_ns) override {
     options_.local->excuse(until_ns);
     conductor_->excuse(until_ns);
+    loop()->post([conductor = conductor_] { conductor->look_at_deadlines(); });
   }
   bool idle() const override { return conductor_->completed() == submitted_.load(); }
   void leave() override {
