@@ -399,6 +399,7 @@ inline CallOptions on_stream(dt_stream stream) { return {nullptr, 0, stream}; }
 template <class T, class Function>
 void combine_by(dt_collective& one, const Function& combine) {
   static_assert(std::is_trivially_copyable<T>::value, "elements are copied as bytes");
+  static_assert(alignof(T) <= 8, "elements lie at multiples of 8 bytes");
   one.element_bytes = sizeof(T);
   one.combine_data = const_cast<Function*>(&combine);
   one.combine = [](void* data, const void* in, void* inout, int64_t count) {

@@ -12,7 +12,8 @@
 namespace dt::record {
 namespace {
 
-constexpr int kReadTries = 8;  // of a slot that changes meanwhile
+constexpr int64_t kMostElements = int64_t{1} << 58;  // a reader of traces takes up to 2^61 bytes
+constexpr int kReadTries = 8;                        // of a slot that changes meanwhile
 
 /// The uppermost byte: whether there is a label, then the size class.
 uint64_t packed(const Track& track, const Call& call, bool labelled) {
@@ -181,6 +182,8 @@ Recorded Recorder::read() const {
     if (at == index.end()) continue;
     Entry& entry = one.entry;
     entry.communicator = at->second;
+    // A count may be anything: the one of a call that was refused, too.
+    entry.count = std::min(entry.count, kMostElements);
     entry.bytes = entry.count * dtype_bytes(static_cast<Dtype>(entry.dtype));
     entry.enqueued_ns = scale.monotonic_ns(entry.enqueued_ns);
     entry.started_ns = scale.monotonic_ns(entry.started_ns);

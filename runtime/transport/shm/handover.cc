@@ -69,12 +69,15 @@ ssize_t receive(int fd, T* out, int* out_fd = nullptr) {
   if (length < 0) return length;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    int passed;
-    memcpy(&passed, CMSG_DATA(header), sizeof passed);
-    if (out_fd != nullptr && *out_fd < 0) {
-      *out_fd = passed;
-    } else {
-      close(passed);
+    // The padding of the buffer has room for a second one.
+    for (size_t at = 0; CMSG_LEN(at + sizeof(int)) <= header->cmsg_len; at += sizeof(int)) {
+      int passed;
+      memcpy(&passed, CMSG_DATA(header) + at, sizeof passed);
+      if (out_fd != nullptr && *out_fd < 0) {
+        *out_fd = passed;
+      } else {
+        close(passed);
+      }
     }
   }
   return length;

@@ -46,6 +46,16 @@ TEST_CASE("no entries: no recorder") {
   CHECK(Recorder::create(4096)->capacity() == 4096);
 }
 
+TEST_CASE("a count that makes no sense is kept as the largest that a trace can hold") {
+  const auto recorder = Recorder::create(8);
+  const auto track = recorder->open(world_of(3));
+  REQUIRE(recorder->begin(*track, call_of(INT64_MAX)) != nullptr);
+  const Recorded read = recorder->read();
+  REQUIRE(read.entries.size() == 1);
+  CHECK(read.entries[0].count == int64_t{1} << 58);
+  CHECK(read.entries[0].bytes == int64_t{1} << 60);
+}
+
 TEST_CASE("an operation is read as it was described, in each of its states") {
   const auto recorder = Recorder::create(8);
   const auto track = recorder->open(world_of(3, "grad"));
