@@ -62,6 +62,9 @@ void Server::Impl::stop() {
   timer_.reset();
   news_timer_.reset();
   uplinks_timer_.reset();
+  // Relays take the end of the uplink for that of its channels. If they answered an end of each, a
+  // reset could overtake what they have not read yet.
+  for (const auto& [id, uplink] : uplinks_) uplink->ended = true;
   sessions_.clear();
   uplinks_.clear();
   for (const auto& empty : empty_waiters_) empty->set();
