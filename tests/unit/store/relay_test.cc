@@ -415,10 +415,12 @@ TEST_CASE("relay: strangers are few, the oldest go, and ranks come in beside the
     });
     const Node node(job);
     const auto early = node.connect(&job, 2);
+    const Deadline greeting = Deadline::after_ms(9'000);  // less than a relay gives a stranger
     std::vector<std::unique_ptr<PlainRank>> idle;
     for (int i = 0; i < 160; ++i) idle.push_back(std::make_unique<PlainRank>(node));
     const auto late = node.connect(&job, 3);
     CHECK(idle.front()->is_ended());
+    CHECK_FALSE(greeting.passed());  // their number has ended it, not its time
     CHECK(early->ping(patiently()).ok());
     CHECK(late->ping(patiently()).ok());
   }
