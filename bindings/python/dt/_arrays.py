@@ -8,7 +8,7 @@ from typing import Any, Callable, List, Optional, Tuple, Union
 
 from . import _raw
 from ._combine import Combination, Combine
-from ._errors import Error, invalid
+from ._errors import Error, InvalidStateError, invalid, invalid_state
 from ._types import Array, ReduceOp, Stream, milliseconds, stream_number
 from ._work import Work
 
@@ -172,6 +172,16 @@ class Arrays:
             rule = f"send needs {self._size} times as many (one part for each rank)"
         raise invalid(f"{kind.operation}: send has {count} elements and recv {recv_count}, but "
                       f"{rule}; give arrays of matching sizes")
+
+    def _check_ungrouped(self, operation: str, result: str, instead: str = "") -> None:
+        """Refuses an operation that uses a result at once, which is not there before the end of a group."""
+        if not groups:
+            return
+        try:
+            _raw.group_begin(self._handle)  # dt knows whether one is open by any handle of the communicator
+        except InvalidStateError as error:
+            raise invalid_state(f"{operation}: inside a group the result {result} is not there yet{instead}") from error
+        _raw.group_end(self._handle)
 
     def _resolve(self, kind: Kind, launch: Launch, op: Any, tables: Optional[bytes]
                  ) -> Tuple[Launch, ReduceOp, Optional[Combination], Optional[bytes]]:

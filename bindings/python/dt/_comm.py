@@ -252,6 +252,7 @@ class Comm(Blocks, Objects):
         if self._on_gpu:
             raise invalid("allreduce: a number lies in host memory, and the communicator is over GPU "
                           "memory; give an array of one element")
+        self._check_ungrouped("allreduce", "of a number", "; give an array of one element")
         whole = isinstance(number, int) and (callable(op) or isinstance(op, Combine)
                                              or ReduceOp(op) is not ReduceOp.AVG)
         try:
@@ -279,7 +280,8 @@ class Comm(Blocks, Objects):
                   timeout: Optional[float] = None) -> Any:
         """Sums (or averages, ...) over all ranks; every rank ends with the same bits.
 
-        send: an array; or an int or a float, of the same type on all ranks: then the result is returned
+        send: an array; or an int or a float, of the same type on all ranks: then the result is returned, so not
+            inside group()
         recv: as large as send; None: the result replaces send
         """
         if recv is None and isinstance(send, (int, float)):

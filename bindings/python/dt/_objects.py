@@ -31,6 +31,7 @@ class Objects:
     allgatherv: Callable[..., None]
     gatherv: Callable[..., None]
     scatterv: Callable[..., None]
+    _check_ungrouped: Callable[..., None]
 
     def broadcast_object(self, value: Any = None, root: int = 0, *, name: Optional[str] = None,
                          timeout: Optional[float] = None) -> Any:
@@ -79,6 +80,7 @@ class Objects:
         if self._on_gpu:
             raise invalid(f"{here}: objects travel through host memory, and the communicator is over"
                           " GPU memory; use job.store, or a job over host memory")
+        self._check_ungrouped(here, "of the sizes")
         if giver != self._rank:
             return [], array.array("q", [0] * count), None
         try:

@@ -54,6 +54,20 @@ class Collectives(unittest.TestCase):
             comm.barrier()
         self.check(2, body)
 
+    def test_what_uses_a_result_at_once_is_refused_in_a_group(self):
+        def body(job, comm):
+            part, world = comm.split(0), job.world()
+            for group in (comm.group, comm.group_async, world.group):
+                with group():
+                    for call in (lambda: comm.allreduce(1), lambda: comm.allreduce(1.5, op="max"),
+                                 lambda: comm.broadcast_object(1), lambda: comm.gather_objects(1),
+                                 lambda: comm.allgather_objects(1), lambda: comm.scatter_objects([1, 2])):
+                        with self.assertRaisesRegex(dt.InvalidStateError, "inside a group the result of"):
+                            call()
+                    self.assertEqual(part.allreduce(comm.rank + 1), 3)  # it is another communicator's group
+            self.assertEqual(comm.allreduce(comm.rank + 1), 3)
+        self.check(2, body)
+
     def test_the_work_of_a_group(self):
         def body(_, comm):
             other = 1 - comm.rank
