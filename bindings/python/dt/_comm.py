@@ -202,21 +202,24 @@ class Comm(Blocks, Objects):
     @contextlib.contextmanager
     def _grouped(self, held: Held, end: Callable[[int], None]) -> Iterator[None]:
         """A group that `end` ends, or, after an exception of the block, group_end()."""
+        # close() inside the block would destroy the handle before dt is done with the arrays of `held`.
+        owner, handle = self._owner, self._handle
         groups.append(held)
         try:
-            _raw.group_begin(self._handle)
+            _raw.group_begin(handle)
             try:
                 yield
             except BaseException:
                 with contextlib.suppress(Error):
-                    _raw.group_end(self._handle)
+                    _raw.group_end(handle)
                 raise
-            end(self._handle)
+            end(handle)
         finally:
             groups[:] = [each for each in groups if each is not held]
+            del owner
 
     def close(self) -> None:
-        """Drops the handle; works and memory of it go on. Never waits for peers."""
+        """Drops the handle; works, memory and an open group of it go on. Never waits for peers."""
         self._handle = 0
         self._owner = None
 

@@ -7,6 +7,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import threading
 import unittest
 
 sys.path.insert(0, os.path.dirname(__file__))
@@ -66,6 +67,23 @@ class Collectives(unittest.TestCase):
                             call()
                     self.assertEqual(part.allreduce(comm.rank + 1), 3)  # it is another communicator's group
             self.assertEqual(comm.allreduce(comm.rank + 1), 3)
+        self.check(2, body)
+
+    def test_close_inside_a_group_takes_effect_behind_it(self):
+        closed = threading.Event()
+
+        def body(job, comm):
+            if comm.rank == 1:
+                closed.wait(60)
+                comm.send(array.array("f", [5] * 4), 0)
+                return
+            theirs, world = array.array("f", [0] * 4), job.world()
+            with world.group():
+                world.recv(theirs, 1)
+                world.close()
+                self.assertEqual(repr(world), "<dt.Comm closed>")
+                closed.set()
+            self.assertEqual(list(theirs), [5] * 4)
         self.check(2, body)
 
     def test_the_work_of_a_group(self):
