@@ -112,7 +112,11 @@ class Work:
 
     def wait_stream(self, stream: Stream) -> None:
         """Orders it before later work of a CUDA stream. Over host memory it is wait()."""
-        _raw.work_wait_stream(self._handle, stream_number(stream))
+        number = stream_number(stream)
+        if not getattr(self._comm, "_on_gpu", True):  # closed works and those of a Ps have none
+            self.wait()  # Ctrl-C ends it, and it raises what a function of a reduction raised
+        else:
+            _raw.work_wait_stream(self._handle, number)
 
     def close(self) -> None:
         """Lets go of it; the operation goes on."""

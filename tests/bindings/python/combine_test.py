@@ -119,6 +119,19 @@ class CombineTest(unittest.TestCase):
         for size in (2, 3):
             self.assertGreaterEqual(sum(run_ranks(size, lambda job, comm: body(comm))), 5)
 
+    def test_wait_stream_over_host_memory_is_wait(self):
+        def body(comm):
+            work = comm.allreduce_async(mine(comm.rank), op=fail)
+            try:
+                work.wait_stream(0)
+            except LookupError as error:
+                self.assertIs(work.error(), error)
+                return 1
+            self.assertIsNone(work.error())
+            return 0
+        for size in (2, 3):
+            self.assertGreaterEqual(sum(run_ranks(size, lambda job, comm: body(comm))), 1)
+
     @staticmethod
     async def awaited(comm):
         await comm.allreduce_async(mine(comm.rank), op=fail)
