@@ -4,7 +4,7 @@
 import dataclasses
 import os
 import struct
-from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _raw
 from ._comm import Comm
@@ -103,13 +103,14 @@ class Shard:
             until `stream` has passed the call
         stream: CUDA stream that copies, behind what it holds
         """
-        address = self._address(index, values, False, "set")
+        address, keep = self._array(index, values, False, "set")
         with self.reducer._lock:
             _raw.shard_set(self._open().number, index, address, stream_number(stream))
+        del keep
 
-    def _address(self, index: int, values: Array, written: bool, method: str) -> int:
-        """Of an array that has to be like a parameter."""
-        address, count, dtype, on_gpu, _ = _raw.buffer(values, written, f"Shard.{method}: values")
+    def _array(self, index: int, values: Array, written: bool, method: str) -> Tuple[int, Any]:
+        """Address of an array that has to be like a parameter, and what keeps the memory."""
+        address, count, dtype, on_gpu, keep = _raw.buffer(values, written, f"Shard.{method}: values")
         if 0 <= index < len(self._params):
             param = self._params[index]
             wanted = self.reducer._on_gpu
@@ -118,7 +119,7 @@ class Shard:
                               f"elements of {Dtype(dtype).name}{' on a GPU' if on_gpu else ''}, it has "
                               f"{param.count} of {Dtype(param.dtype).name}{' on a GPU' if wanted else ''}; give an "
                               "array of that kind")
-        return int(address) or 256
+        return int(address) or 256, keep
 
     def piece(self, index: int, *, stream: Stream = 0) -> Piece:
         """What this rank updates of a parameter, with stage 0 all of it; once nothing of it is sent any more.
@@ -145,9 +146,10 @@ class Shard:
         out: over GPUs an array of the GPU
         stream: CUDA stream behind that of finish(), which will use `out`
         """
-        address = self._address(index, out, True, "full_grad")
+        address, keep = self._array(index, out, True, "full_grad")
         with self.reducer._lock:
             _raw.shard_full_grad(self._open().number, index, address, stream_number(stream))
+        del keep
 
     def updated(self, *, stream: Stream = 0) -> None:
         """Says that this rank has updated its pieces: begins to send them to all ranks. Collective.

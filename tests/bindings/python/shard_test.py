@@ -10,6 +10,7 @@ import struct
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 sys.path.insert(0, os.path.dirname(__file__))
 import dt
@@ -306,6 +307,31 @@ class Shards(unittest.TestCase):
             self.assertEqual(values.tolist(), [1, 2, 3, 4])
 
         run_ranks(2, body)
+
+    def test_arrays_live_as_long_as_the_calls_that_use_them(self):
+        def body(_, comm):
+            memory = comm.alloc(4, dt.Dtype.F64)
+            exports = []
+
+            class Lent:
+                """Each export is an object of its own, which counts in `exports` until it is let go."""
+
+                def __dlpack_device__(self):
+                    return 1, 0
+
+                def __dlpack__(self, **_):
+                    return memory.__dlpack__()
+
+            def used(*_):
+                exports.append(memory.exports)
+
+            with dt.Shard(comm, [dt.Param(4, dt.Dtype.F64)]) as shard, \
+                    mock.patch.object(dt._raw, "shard_set", used), mock.patch.object(dt._raw, "shard_full_grad", used):
+                shard.set(0, Lent())
+                shard.full_grad(0, Lent())
+            self.assertEqual((exports, memory.exports), ([1, 1], 0))
+
+        run_ranks(1, body)
 
     def test_refusals(self):
         def body(_, comm):
