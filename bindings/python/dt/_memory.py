@@ -8,7 +8,8 @@ from . import _raw
 from ._errors import invalid_state
 from ._types import Dtype, DtypeLike, Handle
 
-_TYPESTRS = ("|i1", "|u1", "<i4", "<u4", "<i8", "<u8", "<f2", "<u2", "<f4", "<f8")
+# By Dtype. NumPy has no bf16 and no 8-bit floats, so that they are their bits.
+_TYPESTRS = ("|i1", "|u1", "<i4", "<u4", "<i8", "<u8", "<f2", "<u2", "<f4", "<f8", "|b1", "<i2", "<u2", "|u1", "|u1")
 
 
 class Region(_raw.Region):

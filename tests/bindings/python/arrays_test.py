@@ -12,6 +12,7 @@ from unittest import mock
 
 sys.path.insert(0, os.path.dirname(__file__))
 import dt
+from dt import _memory
 
 try:
     import numpy
@@ -319,6 +320,17 @@ class MemoryOfDt(Case):
             self.assertEqual(bytes(memory), b"\0" * memory.nbytes)
             self.comm.broadcast(memory)
             self.assertFalse(hasattr(memory, "__cuda_array_interface__"))
+
+    def test_memory_of_a_gpu_says_its_type(self):
+        for dtype in dt.Dtype:
+            memory = _memory.Region(4096, 3, dtype, True)
+            typestr = memory.__cuda_array_interface__["typestr"]
+            self.assertEqual(int(typestr[2:]), dtype.itemsize, dtype)
+            self.assertEqual(typestr[0], "|" if dtype.itemsize == 1 else "<")
+            letter = {"B": "u", "I": "i", "U": "u", "F": "f"}[dtype.name[0]]
+            if dtype in (dt.Dtype.BF16, dt.Dtype.F8E4M3, dt.Dtype.F8E5M2):
+                letter = "u"  # these are their bits
+            self.assertEqual(typestr[1], "b" if dtype is dt.Dtype.BOOL else letter, dtype)
 
     def test_it_is_not_freed_under_a_view(self):
         memory = self.comm.alloc(4)
