@@ -3,6 +3,7 @@ package io.dt;
 
 import io.dt.raw.Raw;
 import io.dt.raw.Upcall;
+import java.lang.ref.WeakReference;
 import java.util.HashMap;
 import java.util.Map;
 
@@ -13,11 +14,12 @@ final class HookCalls extends Upcall {
   }
 
   final long number = Raw.upcall_number(this);
-  private final BucketHook hook;
+  /** Weak, because the cleaner of the reducer keeps this; the reducer itself keeps the hook. */
+  private final WeakReference<BucketHook> hook;
   private volatile Throwable thrown;
 
   HookCalls(BucketHook hook) {
-    this.hook = hook;
+    this.hook = new WeakReference<>(hook);
   }
 
   @Override
@@ -25,7 +27,7 @@ final class HookCalls extends Upcall {
     Map<Pending, Long> shares = new HashMap<>();
     Pending.SHARES.set(shares);
     try {
-      Work work = hook.reduce(Bucket.at(bucket), (int) stage);
+      Work work = hook.get().reduce(Bucket.at(bucket), (int) stage);
       if (work != null) {
         Long own = shares.remove(work.pending());
         Raw.bucket_give(outWork, own != null ? own : Raw.work_share(work.pending().handle()));

@@ -6,8 +6,6 @@ import java.lang.ref.Reference;
 import java.nio.ByteBuffer;
 import java.nio.file.Path;
 import java.util.List;
-import java.util.Queue;
-import java.util.concurrent.ConcurrentLinkedQueue;
 
 /**
  * Averages (or sums) gradients in buckets while the backward pass runs. Each step: {@code ready}
@@ -21,16 +19,11 @@ import java.util.concurrent.ConcurrentLinkedQueue;
  */
 public final class Reducer extends Handle {
   private final List<Param> params;
-  /** Gradients that finish() writes; kept until one has returned. */
-  private final Queue<Tensor> borrowed = new ConcurrentLinkedQueue<>();
-  /** Parameters that finish() reads. */
-  private final Tensor[] watched;
-
+  private final Retained retained;
   private final boolean ofShard;
-  /** Gradients lie in memory of the caller's. */
-  private final boolean inOwnMemory;
   private final long[] rowElements;
-  private volatile HookCalls hook;
+  /** Here, because {@link Retained} may not keep it reachable: it may refer to this reducer. */
+  private volatile BucketHook hook;
   private Leases leases = new Leases();
 
   /**
@@ -52,27 +45,21 @@ public final class Reducer extends Handle {
    */
   public Reducer(Comm comm, List<Param> params, ReducerOptions options) {
     this(
-        create(comm, params, options), params, options.rowElements(), false, options.gradients());
+        create(comm, params, options), params, options.rowElements(), false,
+        new Retained(params.size(), options.gradients()));
   }
 
   Reducer(long number, List<Param> params, boolean ofShard) {
-    this(number, params, new long[0], ofShard, List.of());
+    this(number, params, new long[0], ofShard, new Retained(params.size(), List.of()));
   }
 
   private Reducer(
-      long number, List<Param> params, long[] rowElements, boolean ofShard,
-      List<Tensor> gradients) {
-    super(
-        number,
-        handle -> {
-          Raw.reducer_destroy(handle);
-          release(gradients);
-        });
+      long number, List<Param> params, long[] rowElements, boolean ofShard, Retained retained) {
+    super(number, retained::destroy);
+    this.retained = retained;
     this.rowElements = rowElements;
     this.params = List.copyOf(params);
     this.ofShard = ofShard;
-    inOwnMemory = !gradients.isEmpty();
-    watched = new Tensor[params.size()];
   }
 
   private static long create(Comm comm, List<Param> params, ReducerOptions options) {
@@ -94,12 +81,8 @@ public final class Reducer extends Handle {
       made = true;
       return reducer;
     } finally {
-      if (!made) release(gradients.subList(0, kept));
+      if (!made) gradients.subList(0, kept).forEach(Tensor::release);
     }
-  }
-
-  private static void release(List<Tensor> gradients) {
-    for (Tensor each : gradients) Tensor.release(each);
   }
 
   /** Those of {@link ReducerOptions#withGradients}. */
@@ -202,20 +185,25 @@ public final class Reducer extends Handle {
           "has " + values.count() + " elements of " + values.type(),
           "give " + rows.length + " rows of " + width + " " + params.get(index).type());
     }
-    long rowBytes = 8L * rows.length;
-    long copy = 0;
-    values.acquire();
+    enter(); // the hook may run
     try {
-      copy = Raw.copy_allocate(rowBytes + (values.onHeap() ? values.bytes() : 0));
-      long at = copy;
-      Raw.copy_in(rows, 0, at, rowBytes);
-      if (values.onHeap()) values.copyIn(at + rowBytes);
-      long place = values.onHeap() ? at + rowBytes : values.place();
-      run(number -> Raw.reducer_ready_rows(number, index, at, rows.length, place));
+      values.acquire();
+      long copy = 0;
+      try {
+        long rowBytes = 8L * rows.length;
+        copy = Raw.copy_allocate(rowBytes + (values.onHeap() ? values.bytes() : 0));
+        long at = copy;
+        Raw.copy_in(rows, 0, at, rowBytes);
+        if (values.onHeap()) values.copyIn(at + rowBytes);
+        long place = values.onHeap() ? at + rowBytes : values.place();
+        run(number -> Raw.reducer_ready_rows(number, index, at, rows.length, place));
+      } finally {
+        Raw.copy_free(copy);
+        Tensor.release(values);
+        Reference.reachabilityFence(values);
+      }
     } finally {
-      Raw.copy_free(copy);
-      Tensor.release(values);
-      Reference.reachabilityFence(values);
+      leave();
     }
   }
 
@@ -262,12 +250,16 @@ public final class Reducer extends Handle {
   public void setHook(BucketHook hook) {
     HookCalls calls = hook == null ? null : new HookCalls(hook);
     HookCalls old = calls;
+    boolean entered = false;
     try {
+      enter();
+      entered = true;
       run(number -> Raw.reducer_set_hook_upcall(number, calls == null ? 0 : calls.number));
-      old = this.hook;
-      this.hook = calls;
+      old = retained.setHook(calls);
+      this.hook = hook;
     } finally {
       HookCalls.delete(old);
+      if (entered) leave();
     }
   }
 
@@ -386,30 +378,30 @@ public final class Reducer extends Handle {
     refuseArray(method, "gradient", gradient);
     gradient.checkWritable(method, "gradient");
     param.checkFits(method, "gradient", gradient);
-    gradient.acquire();
-    boolean kept = false;
+    enter();
     try {
-      arrive(unused, index, gradient.place(), stream);
-      borrowed.add(gradient);
-      kept = true;
+      gradient.acquire();
+      try {
+        arrive(unused, index, gradient.place(), stream);
+      } finally {
+        retained.addGradient(gradient); // also after a failure: dt may have taken the address
+      }
     } finally {
-      if (!kept) Tensor.release(gradient);
+      leave();
     }
   }
 
-  /** For a call that may write to gradients, which a close meanwhile must not let go. */
-  private boolean enter() {
-    if (!inOwnMemory) return false;
+  /** For a call that uses what {@link Retained} has: a close meanwhile releases that in leave(). */
+  private void enter() {
     if (!state().retain()) number(); // throws
-    return true;
   }
 
-  private void leave(boolean entered) {
-    if (entered) state().release();
+  private void leave() {
+    state().release();
   }
 
   private void arrive(boolean unused, int index, long gradient, long stream) {
-    boolean entered = enter();
+    enter();
     try {
       if (unused) {
         Raw.reducer_unused(number(), index, gradient, stream);
@@ -417,11 +409,11 @@ public final class Reducer extends Handle {
         Raw.reducer_ready(number(), index, gradient, stream);
       }
     } catch (InvalidArgumentException e) {
-      throw HookCalls.of(hook, refused(e));
+      throw HookCalls.of(retained.hook(), refused(e));
     } catch (DtException e) {
-      throw HookCalls.of(hook, e);
+      throw HookCalls.of(retained.hook(), e);
     } finally {
-      leave(entered);
+      leave();
       Reference.reachabilityFence(this);
     }
   }
@@ -436,19 +428,21 @@ public final class Reducer extends Handle {
    */
   public void watch(int index, Tensor parameter) {
     Param.at("Reducer.watch", params, index);
-    if (parameter != null) {
-      refuseArray("Reducer.watch", "parameter", parameter);
-      parameter.acquire();
-    }
-    Tensor old = parameter;
+    if (parameter != null) refuseArray("Reducer.watch", "parameter", parameter);
+    enter();
     try {
-      long address = parameter == null ? 0 : parameter.place();
-      long bytes = parameter == null ? 0 : parameter.bytes();
-      run(number -> Raw.reducer_watch(number, index, address, bytes));
-      old = watched[index];
-      watched[index] = parameter;
+      if (parameter != null) parameter.acquire();
+      Tensor old = parameter;
+      try {
+        long address = parameter == null ? 0 : parameter.place();
+        long bytes = parameter == null ? 0 : parameter.bytes();
+        run(number -> Raw.reducer_watch(number, index, address, bytes));
+        old = retained.watch(index, parameter);
+      } finally {
+        Tensor.release(old);
+      }
     } finally {
-      Tensor.release(old);
+      leave();
     }
   }
 
@@ -468,16 +462,15 @@ public final class Reducer extends Handle {
    * @param stream CUDA stream that will use the gradients; ignored on a host communicator
    */
   public void finish(long stream) {
-    boolean entered = enter();
+    enter();
     try {
       run(number -> Raw.reducer_finish(number, stream));
+      retained.releaseGradients(); // not after a failure: the step may be open still
     } catch (DtException e) {
-      throw HookCalls.of(hook, e);
+      throw HookCalls.of(retained.hook(), e);
     } finally {
-      leave(entered);
+      leave();
     }
-    // A refused call may leave the step open, and dt uses them on.
-    for (Tensor each; (each = borrowed.poll()) != null; ) Tensor.release(each);
   }
 
   /**
@@ -500,11 +493,11 @@ public final class Reducer extends Handle {
    * @return the norm of before
    */
   public double clipNorm(double maxNorm, double normType) {
-    boolean entered = enter();
+    enter();
     try {
       return call(number -> Raw.reducer_clip_norm(number, maxNorm, normType, 0, 0));
     } finally {
-      leave(entered);
+      leave();
     }
   }
 
@@ -529,7 +522,12 @@ public final class Reducer extends Handle {
    */
   public void clipNorm(double maxNorm, double normType, Tensor norm, long stream) {
     refuseArray("Reducer.clipNorm", "norm", norm);
-    run(number -> Raw.reducer_clip_norm(number, maxNorm, normType, norm.place(), stream));
+    enter();
+    try {
+      run(number -> Raw.reducer_clip_norm(number, maxNorm, normType, norm.place(), stream));
+    } finally {
+      leave();
+    }
   }
 
   /**
@@ -589,17 +587,6 @@ public final class Reducer extends Handle {
    */
   public ReducerStatistics statistics() {
     return call(number -> ReducerStatistics.unpack(Raw.reducer_stats(number)));
-  }
-
-  @Override
-  public void close() {
-    super.close();
-    HookCalls.delete(hook);
-    hook = null;
-    for (int i = 0; i < watched.length; i++) {
-      Tensor.release(watched[i]);
-      watched[i] = null;
-    }
   }
 
   /** Buffers over the memory of one plan. */

@@ -21,8 +21,10 @@ import io.dt.InvalidStateException;
 import io.dt.Job;
 import io.dt.MismatchException;
 import io.dt.Param;
+import io.dt.PeerLostException;
 import io.dt.ReduceOp;
 import io.dt.Reducer;
+import io.dt.ReducerOptions;
 import io.dt.Sampler;
 import io.dt.Status;
 import io.dt.StoreServer;
@@ -35,6 +37,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReference;
 
 /** Wrong calls are exceptions, never crashes. */
 final class SafetyTests {
@@ -59,6 +62,11 @@ final class SafetyTests {
     test("any order of closing", SafetyTests::order);
     test("a group outlives the handle that began it", () -> alone(SafetyTests::group));
     test("a refused finish keeps the gradients", () -> alone((job, comm) -> refusedFinish(comm)));
+    for (boolean closed : new boolean[] {true, false}) {
+      test("a reducer in a step lets go of its gradients when it is "
+          + (closed ? "closed" : "collected"), () -> releasedInStep(closed));
+    }
+    test("a hook closes its reducer", () -> Ranks.run(2, (job, comm) -> closedByHook(comm)));
     test("use after leave", SafetyTests::afterLeave);
     test("many threads on racing handles", SafetyTests::races);
     test("ranks that disagree get MismatchException", () -> Ranks.run(2, (job, comm) -> {
@@ -220,6 +228,70 @@ final class SafetyTests {
       that(known.get() != null, "finish will write it");
       reducer.finish();
     }
+  }
+
+  /** Rank 0 ends inside a step: rank 1 hears of it only once no handle of rank 0 is left. */
+  private static void releasedInStep(boolean closed) throws Exception {
+    try (StoreServer server = Ranks.serve(2)) {
+      AtomicReference<Throwable> other = new AtomicReference<>();
+      Thread survivor = new Thread(() -> {
+        try (Config config = Ranks.config(1, 2, server.port()); Job job = Job.init(config);
+            Comm comm = job.world(); Reducer reducer = new Reducer(comm, twoParams())) {
+          job.store().set("made", new byte[0]);
+          thrown(PeerLostException.class, () -> {
+            for (int i = 0; i < 2; i++) reducer.ready(i, some(4));
+            reducer.finish();
+          });
+        } catch (Throwable e) {
+          other.set(e);
+        }
+      });
+      survivor.start();
+      try (Config config = Ranks.config(0, 2, server.port()); Job job = Job.init(config);
+          Comm comm = job.world(); Tensor memory = comm.allocate(8, DataType.F32)) {
+        leaveInStep(comm, memory, closed);
+        job.store().get("made");
+      }
+      long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(Ranks.DEADLINE_MS);
+      while (survivor.isAlive() && System.nanoTime() < end) System.gc();
+      that(!survivor.isAlive(), "rank 1 waits");
+      if (other.get() != null) throw new AssertionError("rank 1 failed", other.get());
+    }
+  }
+
+  private static List<Param> twoParams() {
+    return List.of(new Param("a", 4, DataType.F32), new Param("b", 4, DataType.F32));
+  }
+
+  /** In a method of its own, after which nothing refers to the reducer. */
+  private static void leaveInStep(Comm comm, Tensor memory, boolean closed) {
+    Reducer reducer = new Reducer(comm, twoParams());
+    reducer.setHook((bucket, stage) -> {
+      reducer.close(); // refers to the reducer, which must be collected nevertheless
+      return null;
+    });
+    reducer.watch(1, memory.slice(4, 4));
+    reducer.ready(0, memory.slice(0, 4));
+    if (closed) reducer.close();
+  }
+
+  /** The hook and what is watched are in use until finish returns. */
+  private static void closedByHook(Comm comm) throws Exception {
+    Reducer reducer =
+        new Reducer(
+            comm, List.of(new Param("w", 4, DataType.F32)), ReducerOptions.DEFAULT.withUnused());
+    List<Integer> stages = new ArrayList<>();
+    Tensor watched = comm.allocate(4, DataType.F32);
+    reducer.setHook((bucket, stage) -> {
+      stages.add(stage);
+      reducer.close();
+      watched.close();
+      return stage == 1 ? null : comm.allReduceAsync(bucket.data());
+    });
+    reducer.watch(0, watched);
+    reducer.finish();
+    equal(stages, List.of(0, 1));
+    thrown(ClosedException.class, reducer::finish);
   }
 
   private static void afterLeave() throws Exception {
