@@ -87,6 +87,18 @@ inline int64_t mem_alloc(int64_t comm, int64_t bytes) {
 inline void mem_free(int64_t comm, int64_t address) {
   detail::check(dt_mem_free(handle<dt_comm>(comm), memory(address)));
 }
+/**
+ * Whether both are handles of one communicator: memory can be freed by any handle of the
+ * communicator that it came from, and by no other. It comes from `other`: give one over host memory
+ * there, because memory of a GPU costs more.
+ */
+inline bool same_comm(int64_t comm, int64_t other) {
+  const int64_t address = mem_alloc(other, 1);
+  if (dt_mem_free(handle<dt_comm>(comm), memory(address)) == DT_OK) return true;
+  mem_free(other, address);
+  (void)comm_rank(comm);  // not because another thread has closed it
+  return false;
+}
 inline void group_begin(int64_t comm) { detail::check(dt_group_begin(handle<dt_comm>(comm))); }
 inline void group_end(int64_t comm) { detail::check(dt_group_end(handle<dt_comm>(comm), nullptr)); }
 inline int64_t group_end_async(int64_t comm) {

@@ -8,6 +8,7 @@ import io.dt.raw.Raw;
 
 /** The operations of {@link Comm}: two short methods for each, which name its kind. */
 abstract class Collectives extends Handle {
+  /** Of the communicator, also in a view whose operations go by name. */
   final CommState state;
   final Launcher launcher;
   private final int rank;
@@ -24,10 +25,11 @@ abstract class Collectives extends Handle {
   /** A view; {@code by} null: operations do not go by name. */
   Collectives(Collectives of, Named by, long stream, long timeoutMs, byte[] name) {
     super(of);
-    state = by == null ? of.state : by.operations;
+    state = of.state;
     rank = of.rank;
     size = of.size;
-    launcher = new Launcher(this, state, by, stream, timeoutMs, name);
+    CommState operations = by == null ? state : by.operations;
+    launcher = new Launcher(this, operations, by, stream, timeoutMs, name);
   }
 
   /**

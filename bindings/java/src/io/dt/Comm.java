@@ -19,12 +19,17 @@ import java.time.Duration;
  * closes all.
  */
 public final class Comm extends Collectives {
-  Comm(long number, CommState state) {
+  /** Null: not the world communicator. */
+  private final CommState.World world;
+
+  Comm(long number, CommState state, CommState.World world) {
     super(number, state);
+    this.world = world;
   }
 
   Comm(Comm of, Named by, long stream, long timeoutMs, byte[] name) {
     super(of, by, stream, timeoutMs, name);
+    world = of.world;
   }
 
   /**
@@ -106,7 +111,7 @@ public final class Comm extends Collectives {
    */
   public Comm split(int color, int key) {
     long made = call(number -> Raw.comm_split(number, color, key));
-    return made == 0 ? null : new Comm(made, new CommState());
+    return made == 0 ? null : new Comm(made, new CommState(), null);
   }
 
   /**
@@ -116,7 +121,22 @@ public final class Comm extends Collectives {
    * @return to be closed
    */
   public Comm host() {
-    return new Comm(call(Raw::comm_host), new CommState());
+    return call(this::host);
+  }
+
+  /** Over host memory it is another handle of this communicator, with the same group. */
+  private Comm host(long number) {
+    long made = Raw.comm_host(number);
+    Comm host = null;
+    try {
+      host =
+          Raw.same_comm(number, made)
+              ? new Comm(made, state, world)
+              : new Comm(made, new CommState(), null);
+      return host;
+    } finally {
+      if (host == null) Raw.comm_destroy(made);
+    }
   }
 
   /**
@@ -126,7 +146,8 @@ public final class Comm extends Collectives {
    * @return to be closed
    */
   public Comm shrink() {
-    return new Comm(call(Raw::comm_shrink), new CommState());
+    if (world != null) return call(number -> world.shrink(number, state));
+    return new Comm(call(Raw::comm_shrink), new CommState(), null);
   }
 
   /**

@@ -4,6 +4,7 @@ package io.dt;
 import io.dt.raw.Raw;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.locks.ReentrantLock;
 
 /** What all handles of one communicator share: its operations under way, and its open group. */
 final class CommState {
@@ -19,6 +20,41 @@ final class CommState {
   private final List<Ended> ended = new ArrayList<>();
 
   private record Ended(int generation, Pending whole) {}
+
+  /** The state of the world communicator of a job, which is another communicator once it shrank. */
+  static final class World {
+    /** Held while dt is asked, so that handle and state are of the same communicator. */
+    private final ReentrantLock lock = new ReentrantLock();
+    private CommState now; // under the lock; null: no handle was made yet
+    private boolean single; // under the lock: a job of one rank, where shrink replaces nothing
+
+    Comm open(long job) {
+      lock.lock();
+      try {
+        CommState state = now == null ? new CommState() : now;
+        Comm made = new Comm(Raw.job_world(job), state, this);
+        if (now == null) single = made.size() == 1;
+        now = state;
+        return made;
+      } finally {
+        lock.unlock();
+      }
+    }
+
+    /** Of the communicator with that state, which may be an earlier world. */
+    Comm shrink(long comm, CommState state) {
+      lock.lock();
+      try {
+        long made = Raw.comm_shrink(comm);
+        CommState own = new CommState();
+        if (single || state != now) return new Comm(made, own, null);
+        now = own;
+        return new Comm(made, own, this);
+      } finally {
+        lock.unlock();
+      }
+    }
+  }
 
   static boolean grouped(int generation) {
     return (generation & 1) != 0;

@@ -19,7 +19,7 @@ import java.time.Duration;
  * <p>Closing it without {@link #leave} is a death to the other ranks, and does not wait for them.
  */
 public final class Job extends Handle {
-  private final CommState world = new CommState();
+  private final CommState.World world = new CommState.World();
 
   private Job(long number) {
     super(number, Raw::job_destroy);
@@ -64,12 +64,12 @@ public final class Job extends Handle {
   }
 
   /**
-   * The communicator of all ranks.
+   * The communicator of all ranks. Waits while another thread is in {@link Comm#shrink} of it.
    *
    * @return a new handle of it, to be closed
    */
   public Comm world() {
-    return call(number -> new Comm(Raw.job_world(number), world));
+    return call(world::open);
   }
 
   /**
@@ -85,7 +85,7 @@ public final class Job extends Handle {
     for (int rank : Checks.notNull("createComm", "ranks", ranks)) members.add(rank);
     String label = Checks.optionalText("createComm", "name", name);
     return call(
-        number -> new Comm(Raw.comm_create(number, members.take(), label), new CommState()));
+        number -> new Comm(Raw.comm_create(number, members.take(), label), new CommState(), null));
   }
 
   /**

@@ -20,6 +20,7 @@ import io.dt.InvalidArgumentException;
 import io.dt.InvalidStateException;
 import io.dt.Job;
 import io.dt.MismatchException;
+import io.dt.Named;
 import io.dt.Param;
 import io.dt.PeerLostException;
 import io.dt.ReduceOp;
@@ -33,6 +34,7 @@ import io.dt.Work;
 import java.lang.ref.WeakReference;
 import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
+import java.nio.IntBuffer;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -62,6 +64,8 @@ final class SafetyTests {
     test("any order of closing", SafetyTests::order);
     test("a group outlives the handle that began it", () -> alone(SafetyTests::group));
     test("a refused finish keeps the gradients", () -> alone((job, comm) -> refusedFinish(comm)));
+    test("a group is that of all handles of a communicator", () ->
+        Ranks.run(2, SafetyTests::sameGroup));
     for (boolean closed : new boolean[] {true, false}) {
       test("a reducer in a step lets go of its gradients when it is "
           + (closed ? "closed" : "collected"), () -> releasedInStep(closed));
@@ -213,6 +217,42 @@ final class SafetyTests {
     thrown(InvalidStateException.class, comm::groupEndAsync, "group");
     comm.groupBegin();
     that(comm.groupEndAsync().test(), "of no operations");
+  }
+
+  private static void sameGroup(Job job, Comm world) throws Exception {
+    try (Comm host = world.host(); Comm again = host.host()) {
+      grouped(world, host);
+      grouped(again, world);
+    }
+    try (Comm before = job.world(); Comm small = world.shrink(); Comm now = job.world();
+        Comm host = now.host()) {
+      grouped(small, now);
+      grouped(host, small);
+      try (Comm other = before.shrink(); Comm still = job.world()) { // of what was the world
+        grouped(small, still);
+        other.groupBegin();
+        still.allReduce(Tensor.of(new int[1])); // is in no group
+        other.groupEnd();
+      }
+    }
+    try (Named named = new Named(world)) {
+      grouped(named.under("x"), world);
+      grouped(world, named.under("x").host());
+    }
+  }
+
+  /** Both are the same communicator. */
+  private static void grouped(Comm first, Comm second) throws Exception {
+    int[] array = {first.rank()};
+    IntBuffer buffer = Ranks.bytes(4).asIntBuffer().put(0, 1 + first.rank());
+    first.groupBegin();
+    thrown(
+        InvalidArgumentException.class, () -> second.allReduce(Tensor.of(array)), "inside a group");
+    second.allReduce(Tensor.of(buffer));
+    first.groupEnd();
+    equal(buffer.get(0), 3);
+    second.allReduce(Tensor.of(array));
+    equal(array[0], 1);
   }
 
   private static void refusedFinish(Comm comm) throws Exception {
