@@ -15,15 +15,17 @@ namespace Dt
     {
         internal readonly Channel channel;
         internal readonly GroupState group;
+        readonly WorldGroup world;  // null: not the world communicator
         // Name, stream and limit of operations called on this object: see With().
         internal readonly byte[] name;
         internal readonly long stream, timeoutMs;
         internal readonly Named named;  // what operations are submitted to by name; null: the communicator
 
-        internal Comm(long number, GroupState group = null)
+        internal Comm(long number, GroupState group = null, WorldGroup world = null)
             : base(new Handle(number, Raw.NativePINVOKE.comm_destroy))
         {
             this.group = group ?? new GroupState();
+            this.world = world;
             channel = new Channel(() => WorkFd);
         }
 
@@ -31,6 +33,7 @@ namespace Dt
         {
             this.named = named;
             group = viewed.group;
+            world = viewed.world;
             channel = viewed.channel;
             this.name = name;
             this.timeoutMs = timeoutMs;
@@ -75,12 +78,26 @@ namespace Dt
         /// <summary>The same ranks over host memory, in a job on GPUs for what lies there. Over GPUs it
         /// has an order of its own, the same on all ranks for it, <see cref="Job.Agree"/> and
         /// <see cref="Split"/>. To be disposed of.</summary>
-        public Comm Host() => new Comm(Raw.Native.comm_host(this));
+        public Comm Host()
+        {
+            long made = Raw.Native.comm_host(this);
+            try
+            {
+                // Over host memory it is another handle of this communicator, with the same group.
+                return Raw.Native.same_comm(this, made) ? new Comm(made, group, world) : new Comm(made);
+            }
+            catch
+            {
+                Raw.NativePINVOKE.comm_destroy(made);
+                throw;
+            }
+        }
 
         /// <summary>The ranks that are left after a failure, as a communicator of their own, in the same
         /// order: the job outlives its ranks. Collective over the ranks that live. This one stays broken.
         /// </summary>
-        public Comm Shrink() => new Comm(Raw.Native.comm_shrink(this));
+        public Comm Shrink() =>
+            world != null ? world.Shrink(this) : new Comm(Raw.Native.comm_shrink(this));
 
         /// <summary>An eventfd owned by the communicator: readable when works have completed since it
         /// was last read.</summary>

@@ -154,4 +154,36 @@ namespace Dt
             Pin.Free(all, all.Length);
         }
     }
+
+    /// The group of the world communicator, for all its handles. Once it shrank the world is another
+    /// communicator. Locked while libdt is asked, so that handle and group are of the same communicator.
+    internal sealed class WorldGroup
+    {
+        GroupState now;  // under this, as below; null: no handle was made yet
+        bool single;  // a job of one rank, where Shrink replaces nothing
+
+        internal Comm Open(Job job)
+        {
+            lock (this)
+            {
+                GroupState group = now ?? new GroupState();
+                Comm made = new Comm(Raw.Native.job_world(job), group, this);
+                if (now == null) single = made.Size == 1;
+                now = group;
+                return made;
+            }
+        }
+
+        /// Of a communicator that is the world, or was.
+        internal Comm Shrink(Comm comm)
+        {
+            lock (this)
+            {
+                long made = Raw.Native.comm_shrink(comm);
+                if (single || comm.group != now) return new Comm(made);
+                now = new GroupState();
+                return new Comm(made, now, this);
+            }
+        }
+    }
 }

@@ -57,8 +57,7 @@ namespace Dt
         , IAsyncDisposable
 #endif
     {
-        // Handles of the world communicator are one communicator, with one group at a time.
-        readonly GroupState worldGroup = new GroupState();
+        readonly WorldGroup world = new WorldGroup();
 
         /// <summary>Joins the job that started this process. Collective: returns when all ranks are
         /// there. A process that nobody launched becomes rank 0 of 1. With a config its settings, read
@@ -71,8 +70,9 @@ namespace Dt
         /// <summary>Where this rank stands.</summary>
         public Place Place => new Place(new Unpacker(Raw.Native.job_place(this)));
 
-        /// <summary>A new handle of the communicator of all ranks, to be disposed of.</summary>
-        public Comm World() => new Comm(Raw.Native.job_world(this), worldGroup);
+        /// <summary>A new handle of the communicator of all ranks, to be disposed of. Waits while another
+        /// thread is in <see cref="Comm.Shrink"/> of it.</summary>
+        public Comm World() => world.Open(this);
 
         /// <summary>A communicator of these world ranks in this order, which they alone make: the others
         /// are not asked. Collective over those ranks. To be disposed of. The name is for messages and

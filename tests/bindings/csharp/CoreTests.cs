@@ -31,6 +31,7 @@ static class CoreTests
         Suite.Add("core: operations are counted", Counts);
         Suite.Add("core: split, world ranks and timeouts", Splits);
         Suite.Add("core: groups of sends and receives", Groups);
+        Suite.Add("core: a group is that of all handles of a communicator", SameGroup);
         Suite.Add("core: the log sink receives and may throw", LogSink);
         Suite.Add("core: memory of the communicator", MemoryOfComm);
     }
@@ -321,6 +322,51 @@ static class CoreTests
             Suite.Equal(2f, sum[0], "sum");
             GroupWork(each, peer);
         });
+    }
+
+    static void SameGroup()
+    {
+        Ranks.Run(2, each =>
+        {
+            using (Comm host = each.world.Host())
+            using (Comm again = host.Host())
+            {
+                Grouped(each.world, host);
+                Grouped(again, each.world);
+            }
+            using (Comm before = each.job.World())
+            using (Comm small = each.world.Shrink())
+            using (Comm now = each.job.World())
+            using (Comm host = now.Host())
+            {
+                Grouped(small, now);
+                Grouped(host, small);
+                using (Comm other = before.Shrink())  // of what was the world
+                using (Comm still = each.job.World())
+                {
+                    Grouped(small, still);
+                    int[] sum = { 1 };
+                    other.GroupBegin();
+                    still.AllReduce(sum);
+                    Suite.Equal(2, sum[0], "in no group");
+                    other.GroupEnd();
+                }
+            }
+        });
+    }
+
+    /// Both are the same communicator.
+    static void Grouped(Comm first, Comm second)
+    {
+        int[] sum = { 1 + first.Rank };
+        first.GroupBegin();
+#if DT_SPAN
+        Suite.Throws<DtInvalidArgumentException>(() => second.AllReduce(new Span<int>(new int[1])), "span");
+#endif
+        second.AllReduce(sum);
+        Suite.Collect();
+        first.GroupEnd();
+        Suite.Equal(3, sum[0], "sum");
     }
 
     static void GroupWork(Ranks each, int peer)
