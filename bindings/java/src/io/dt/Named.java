@@ -73,23 +73,22 @@ public final class Named extends Handle {
    * Submits operations that run together, once all ranks have submitted all of them.
    *
    * @param operations submits to what it is given, by methods that end in Async; what it throws is
-   *     thrown here, and nothing is submitted then
+   *     thrown here, nothing is submitted then, and the works' futures fail with it
    * @return their works, in the order of the calls
    */
   public List<Work> group(Consumer<Named> operations) {
     number();
     Named part = new Named(this);
-    boolean begun = false;
     try {
       Checks.notNull("Named.group", "operations", operations).accept(part);
+      part.batch.over = true;
       if (!part.batch.works.isEmpty()) {
         byte[] packed = part.batch.packing.take();
         part.batch.issued(call(number -> Raw.named_submit_group(number, packed)));
       }
-      begun = true;
-    } finally {
-      part.batch.over = true;
-      if (!begun) part.batch.letGo();
+    } catch (Throwable e) {
+      part.batch.fail(e);
+      throw e;
     }
     for (Work each : part.batch.works) this.operations.outstanding.add(each.pending());
     return part.batch.works;
@@ -159,8 +158,10 @@ public final class Named extends Handle {
       for (Work each : works) each.pending().issued(packed.getLong());
     }
 
-    void letGo() {
-      for (Work each : works) each.pending().letGo();
+    /** Nothing was submitted. */
+    void fail(Throwable cause) {
+      over = true;
+      for (Work each : works) each.pending().fail(cause);
     }
   }
 }

@@ -154,8 +154,14 @@ final class Pending extends AtomicReference<Object> {
     }
   }
 
+  /** The end of an operation that was never issued. */
+  void fail(Throwable cause) {
+    letGo();
+    future.completeExceptionally(cause);
+  }
+
   /** Releases the tensors, which dt no longer uses. */
-  void letGo() {
+  private void letGo() {
     Tensor.release(send);
     Tensor.release(recv);
     Combination.delete(custom);

@@ -63,10 +63,11 @@ public final class Work implements AutoCloseable {
   }
 
   /**
-   * A future that completes with the operation, or with its {@link DtException}. It is the same at
-   * each call. Its handlers run on dt's one poller thread (a daemon), or at once where it is
-   * complete: they should be quick and must not block; use the *Async methods with an executor for
-   * what is not. Cancelling or completing it does not touch the operation.
+   * A future that completes with the operation, or with its {@link DtException}; in a
+   * {@link Named#group} that is not submitted, with what that has thrown. It is the same at each
+   * call. Its handlers run on dt's one poller thread (a daemon), or at once where it is complete:
+   * they should be quick and must not block; use the *Async methods with an executor for what is
+   * not. Cancelling or completing it does not touch the operation.
    *
    * @return also of a closed work
    */

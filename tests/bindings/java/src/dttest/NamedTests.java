@@ -37,6 +37,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.Random;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 
 /** Operations by name, and parameters that come together now and then. */
@@ -133,12 +134,22 @@ final class NamedTests {
       equal(named.statistics().operations(), 1L);
       equal(named.group(group -> {}).size(), 0);
       Tensor memory = world.allocate(1, DataType.F32);
-      thrown(IllegalStateException.class, () -> named.group(group -> {
-        group.under("y").allReduceAsync(memory);
+      List<CompletableFuture<Void>> futures = new ArrayList<>();
+      var own = thrown(IllegalStateException.class, () -> named.group(group -> {
+        futures.add(group.under("y").allReduceAsync(memory).future());
         throw new IllegalStateException();
       }));
+      failed(futures, own);
       memory.close(); // which nothing uses
       thrown(ClosedException.class, () -> named.under("z").allReduceAsync(memory));
+    }
+  }
+
+  /** Of a group that was not submitted. */
+  private static void failed(List<CompletableFuture<Void>> futures, Throwable cause) {
+    for (CompletableFuture<Void> each : futures) {
+      that(each.isCompletedExceptionally(), "it has ended");
+      equal(each.handle((nothing, e) -> e).join(), cause);
     }
   }
 
@@ -213,9 +224,13 @@ final class NamedTests {
     thrown(
         InvalidArgumentException.class,
         () -> new Named(world, new NamedOptions(1, 1, -1, 1)), "new Named: stallMs is -1");
-    thrown(InvalidArgumentException.class, () -> named.group(group -> {
-      for (int i = 0; i < 2; i++) group.under("twice").allReduceAsync(ints(1));
+    List<CompletableFuture<Void>> futures = new ArrayList<>();
+    var refusal = thrown(InvalidArgumentException.class, () -> named.group(group -> {
+      for (int i = 0; i < 2; i++) {
+        futures.add(group.under("twice").allReduceAsync(ints(1)).future());
+      }
     }), "Named.group: names[1] is \"twice\"");
+    failed(futures, refusal);
     Work pending = world.rank() == 0 ? named.under("never").allReduceAsync(ints(1)) : null;
     world.barrier();
     named.close();
