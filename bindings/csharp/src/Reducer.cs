@@ -492,8 +492,10 @@ namespace Dt
                 Kept.LetGo(held);  // not when it failed: the step may be open still
                 Kept.EndHookStep();
             }
-            catch (DtException)
+            catch (DtException error)
             {
+                // A refused call ends no step; after any other failure no stage follows.
+                if (error.Status != Status.InvalidState && error.Status != Status.InvalidArgument) Kept.EndHookStep();
                 Kept.RethrowHook();
                 throw;
             }

@@ -20,6 +20,7 @@ static class TrainingTests
         Suite.Add("training: passes and parts are summed", () => Ranks.Run(2, Accumulated));
         Suite.Add("training: the wire, users and the norm", () => Ranks.Run(2, Norm));
         Suite.Add("training: a function reduces the buckets", () => Ranks.Run(2, Hooked));
+        Suite.Add("training: a failed step keeps no works of its function", () => Ranks.Run(2, HookFails));
         Suite.Add("training: PowerSGD", () => Ranks.Run(2, Compressed));
         Suite.Add("training: errors of 8 bits", () => Ranks.Run(2, Errors));
         Suite.Add("training: what a rank does not use", () => Ranks.Run(2, Unused));
@@ -293,6 +294,55 @@ static class TrainingTests
             Suite.Throws<DtMismatchException>(() => plain.Load(path), "with compression \"8 bits\"");
         }
         File.Delete(path);
+    }
+
+    /// The works of a hook in a step that fails.
+    static void HookFails(Ranks each)
+    {
+        WeakReference[] works = new WeakReference[40];
+        using (Comm part = each.world.Split(0))
+        using (Reducer reducer = FailedStep(part, works))
+        {
+            Suite.Collect();
+            int left = 0;
+            foreach (WeakReference work in works) left += work.IsAlive ? 1 : 0;
+            Suite.Check(left < 10, "of 40 works " + left + " are kept");
+            Suite.Throws<DtException>(() => reducer.Finish());
+        }
+    }
+
+    /// On a thread of its own: Mono takes what looks like a pointer on a stack for one.
+    static Reducer FailedStep(Comm comm, WeakReference[] works)
+    {
+        Param[] parameters = new Param[works.Length];
+        for (int i = 0; i < works.Length; ++i) parameters[i] = new Param(1000);
+        Reducer reducer = new Reducer(comm, parameters, new ReducerOptions { BucketCapBytes = 4000, FirstBucketBytes = 4000 });
+        int count = 0;
+        reducer.SetHook((bucket, stage) =>
+        {
+            if (stage == 1) throw new TimeZoneNotFoundException("in finish");
+            Work work = comm.AllReduceAsync(bucket.Data);
+            works[count++] = new WeakReference(work);
+            return work;
+        });
+        Exception failure = null;
+        Thread thread = new Thread(() =>
+        {
+            try
+            {
+                for (int i = works.Length - 1; i >= 0; --i) reducer.Ready(i, new float[1000]);
+                reducer.Finish();
+            }
+            catch (Exception error)
+            {
+                failure = error;
+            }
+        });
+        thread.Start();
+        thread.Join();
+        Suite.Check(failure is TimeZoneNotFoundException, "what the hook has thrown: " + failure);
+        Suite.Equal(works.Length, count, "buckets");
+        return reducer;
     }
 
     static void Hooked(Ranks each)
