@@ -329,7 +329,8 @@ class Backend final : public c10d::Backend {
     try {
       for (const auto& each : call.operations) work->launch(comm_, each);
     } catch (...) {
-      keep(work);
+      work->drop_results();
+      keep(work);  // dt uses the tensors of the operations before the failed one
       throw;
     }
     keep(work);

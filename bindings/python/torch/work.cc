@@ -9,6 +9,15 @@ void Work::launch(dt_comm* comm, const dt_collective& one) {
   works_.push_back(work);
 }
 
+void Work::drop_results() {
+  // Destroyed after the lock is released, as in settle().
+  decltype(tensors_.copies) copies;
+  decltype(tensors_.combine) combine;
+  const std::lock_guard lock(settling_);
+  copies.swap(tensors_.copies);
+  combine.swap(tensors_.combine);
+}
+
 bool Work::poll(int64_t timeout_ms, std::exception_ptr& error) {
   using std::chrono::milliseconds;
   const auto end = std::chrono::steady_clock::now() + milliseconds(timeout_ms);

@@ -101,6 +101,8 @@ class Work : public c10d::Work {
   void launch(dt_comm* comm, const dt_collective& one);
   /** wait() returns at once while this is true. */
   void join(std::shared_ptr<std::atomic<bool>> batch) { open_batch_ = std::move(batch); }
+  /** An operation could not be launched: outputs stay as they are. */
+  void drop_results();
   /** Every operation has succeeded, or one has failed; the first call counts. */
   void settle(std::exception_ptr error);
 

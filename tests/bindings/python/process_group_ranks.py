@@ -305,6 +305,16 @@ def case_killed(dist, torch, rank, size):
     else:
         raise AssertionError("a rank is gone, and nothing was raised")
     assert time.monotonic() - begun < 10
+    # What cannot begin leaves its outputs as they are, also when later calls look after earlier ones.
+    gathered = [torch.full((3,), 7.0) for _ in range(size)]
+    for _ in range(3):
+        try:
+            dist.all_gather(gathered, torch.ones(3), async_op=True)
+        except torch.distributed.DistBackendError:
+            pass
+        else:
+            raise AssertionError("the group is broken, and nothing was raised")
+    assert all(each.tolist() == [7.0] * 3 for each in gathered), gathered
     future = dist.all_reduce(torch.ones(1), async_op=True)
     raise SystemExit(f"unexpected: {future}")
 
