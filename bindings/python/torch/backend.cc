@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <type_traits>
 
 #include "batch.h"
 #include "gpu.h"
@@ -56,28 +57,30 @@ class Backend final : public c10d::Backend {
   }
 
   WorkPtr broadcast(Tensors1& tensors, const c10d::BroadcastOptions& options) override {
-    Call call(c10d::OpType::BROADCAST, "dt:broadcast");
-    for (const Tensor& each : tensors) {
-      const Elements elements = moved(each);
-      const bool root = rank_ == options.rootRank;
-      auto& one = call.add(DT_KIND_BROADCAST, elements, each.numel(), options.rootRank);
-      one.send = one.recv = call.memory(each, elements.type, root, !root);
-    }
-    return run(call, tensors, tensors, options);
+    return operation(c10d::OpType::BROADCAST, "dt:broadcast", [&](Call& call) {
+      for (const Tensor& each : tensors) {
+        const Elements elements = moved(each);
+        const bool root = rank_ == options.rootRank;
+        auto& one = call.add(DT_KIND_BROADCAST, elements, each.numel(), options.rootRank);
+        one.send = one.recv = call.memory(each, elements.type, root, !root);
+      }
+      return run(call, tensors, tensors, options);
+    });
   }
 
   WorkPtr allreduce(Tensors1& tensors, const c10d::AllreduceOptions& options) override {
-    Call call(c10d::OpType::ALLREDUCE, "dt:all_reduce");
-    for (const Tensor& each : tensors) {
-      if (each.layout() == at::kSparse) {
-        add_sparse(call, comm_, rank_, size_, each, options.reduceOp, limit_ms(options));
-        continue;
+    return operation(c10d::OpType::ALLREDUCE, "dt:all_reduce", [&](Call& call) {
+      for (const Tensor& each : tensors) {
+        if (each.layout() == at::kSparse) {
+          add_sparse(call, comm_, rank_, size_, each, options.reduceOp, limit_ms(options));
+          continue;
+        }
+        const Elements elements = reduced(each, options.reduceOp);
+        auto& one = call.add(DT_KIND_ALLREDUCE, elements, each.numel());
+        call.in_place(one, each, elements, true);
       }
-      const Elements elements = reduced(each, options.reduceOp);
-      auto& one = call.add(DT_KIND_ALLREDUCE, elements, each.numel());
-      call.in_place(one, each, elements, true);
-    }
-    return run(call, tensors, tensors, options);
+      return run(call, tensors, tensors, options);
+    });
   }
   WorkPtr allreduce_sparse(Tensors1& tensors, const c10d::AllreduceOptions& options) override {
     return allreduce(tensors, options);
@@ -88,33 +91,36 @@ class Backend final : public c10d::Backend {
   }
 
   WorkPtr reduce(Tensors1& tensors, const c10d::ReduceOptions& options) override {
-    Call call(c10d::OpType::REDUCE, "dt:reduce");
-    for (const Tensor& each : tensors) {
-      const Elements elements = reduced(each, options.reduceOp);
-      auto& one = call.add(DT_KIND_REDUCE, elements, each.numel(), options.rootRank);
-      call.in_place(one, each, elements, rank_ == options.rootRank);
-    }
-    return run(call, tensors, tensors, options);
+    return operation(c10d::OpType::REDUCE, "dt:reduce", [&](Call& call) {
+      for (const Tensor& each : tensors) {
+        const Elements elements = reduced(each, options.reduceOp);
+        auto& one = call.add(DT_KIND_REDUCE, elements, each.numel(), options.rootRank);
+        call.in_place(one, each, elements, rank_ == options.rootRank);
+      }
+      return run(call, tensors, tensors, options);
+    });
   }
 
   WorkPtr allgather(Tensors2& outputs, Tensors1& inputs,
                     const c10d::AllgatherOptions& options) override {
-    Call call(c10d::OpType::ALLGATHER, "dt:all_gather");
-    check_one(call.title, outputs.size() == 1 && inputs.size() == 1);
-    gather_all(call, outputs[0], inputs[0]);
-    return run(call, inputs, outputs[0], options);
+    return operation(c10d::OpType::ALLGATHER, "dt:all_gather", [&](Call& call) {
+      check_one(call.title, outputs.size() == 1 && inputs.size() == 1);
+      gather_all(call, outputs[0], inputs[0]);
+      return run(call, inputs, outputs[0], options);
+    });
   }
   WorkPtr allgather_coalesced(Tensors2& outputs, Tensors1& inputs,
                               const c10d::AllgatherOptions& options) override {
-    Call call(c10d::OpType::ALLGATHER_COALESCED, "dt:all_gather");
-    Tensors1 results;
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      Tensors1 parts;
-      for (const Tensors1& each : outputs) parts.push_back(each.at(i));  // outputs by rank
-      gather_all(call, parts, inputs[i]);
-      results.insert(results.end(), parts.begin(), parts.end());
-    }
-    return run(call, inputs, results, options);
+    return operation(c10d::OpType::ALLGATHER_COALESCED, "dt:all_gather", [&](Call& call) {
+      Tensors1 results;
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        Tensors1 parts;
+        for (const Tensors1& each : outputs) parts.push_back(each.at(i));  // outputs by rank
+        gather_all(call, parts, inputs[i]);
+        results.insert(results.end(), parts.begin(), parts.end());
+      }
+      return run(call, inputs, results, options);
+    });
   }
   WorkPtr _allgather_base(Tensor& output, Tensor& input,
                           const c10d::AllgatherOptions& options) override {
@@ -123,59 +129,63 @@ class Backend final : public c10d::Backend {
   }
   WorkPtr allgather_into_tensor_coalesced(Tensors1& outputs, Tensors1& inputs,
                                           const c10d::AllgatherOptions& options) override {
-    Call call(c10d::OpType::_ALLGATHER_BASE, "dt:_all_gather_base");
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      const Elements elements = moved(inputs[i]);
-      check_sizes(call, size_, outputs.at(i), inputs[i]);
-      auto& one = call.add(DT_KIND_ALLGATHER, elements, inputs[i].numel());
-      one.send = call.memory(inputs[i], elements.type, true, false);
-      one.recv = call.memory(outputs[i], elements.type, false, true);
-    }
-    return run(call, inputs, outputs, options);
+    return operation(c10d::OpType::_ALLGATHER_BASE, "dt:_all_gather_base", [&](Call& call) {
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        const Elements elements = moved(inputs[i]);
+        check_sizes(call, size_, outputs.at(i), inputs[i]);
+        auto& one = call.add(DT_KIND_ALLGATHER, elements, inputs[i].numel());
+        one.send = call.memory(inputs[i], elements.type, true, false);
+        one.recv = call.memory(outputs[i], elements.type, false, true);
+      }
+      return run(call, inputs, outputs, options);
+    });
   }
 
   WorkPtr gather(Tensors2& outputs, Tensors1& inputs, const c10d::GatherOptions& options) override {
-    Call call(c10d::OpType::GATHER, "dt:gather");
-    const bool root = rank_ == options.rootRank;
-    check_one(call.title, inputs.size() == 1 && outputs.size() == (root ? 1 : 0));
-    const Elements elements = moved(inputs[0]);
-    auto& one = call.add(DT_KIND_GATHER, elements, inputs[0].numel(), options.rootRank);
-    one.send = call.memory(inputs[0], elements.type, true, false);
-    if (root) {
-      check_list(call, size_, outputs[0], inputs[0], true);
-      one.recv = call.memory(outputs[0], elements.type, false, true);
-    }
-    return run(call, inputs, root ? outputs[0] : Tensors1(), options);
+    return operation(c10d::OpType::GATHER, "dt:gather", [&](Call& call) {
+      const bool root = rank_ == options.rootRank;
+      check_one(call.title, inputs.size() == 1 && outputs.size() == (root ? 1 : 0));
+      const Elements elements = moved(inputs[0]);
+      auto& one = call.add(DT_KIND_GATHER, elements, inputs[0].numel(), options.rootRank);
+      one.send = call.memory(inputs[0], elements.type, true, false);
+      if (root) {
+        check_list(call, size_, outputs[0], inputs[0], true);
+        one.recv = call.memory(outputs[0], elements.type, false, true);
+      }
+      return run(call, inputs, root ? outputs[0] : Tensors1(), options);
+    });
   }
 
   WorkPtr scatter(Tensors1& outputs, Tensors2& inputs,
                   const c10d::ScatterOptions& options) override {
-    Call call(c10d::OpType::SCATTER, "dt:scatter");
-    const bool root = rank_ == options.rootRank;
-    check_one(call.title, outputs.size() == 1 && inputs.size() == (root ? 1 : 0));
-    const Elements elements = moved(outputs[0]);
-    auto& one = call.add(DT_KIND_SCATTER, elements, outputs[0].numel(), options.rootRank);
-    one.recv = call.memory(outputs[0], elements.type, false, true);
-    if (root) {
-      check_list(call, size_, inputs[0], outputs[0], true);
-      one.send = call.memory(inputs[0], elements.type, true, false);
-    }
-    return run(call, root ? inputs[0] : Tensors1(), outputs, options);
+    return operation(c10d::OpType::SCATTER, "dt:scatter", [&](Call& call) {
+      const bool root = rank_ == options.rootRank;
+      check_one(call.title, outputs.size() == 1 && inputs.size() == (root ? 1 : 0));
+      const Elements elements = moved(outputs[0]);
+      auto& one = call.add(DT_KIND_SCATTER, elements, outputs[0].numel(), options.rootRank);
+      one.recv = call.memory(outputs[0], elements.type, false, true);
+      if (root) {
+        check_list(call, size_, inputs[0], outputs[0], true);
+        one.send = call.memory(inputs[0], elements.type, true, false);
+      }
+      return run(call, root ? inputs[0] : Tensors1(), outputs, options);
+    });
   }
 
   WorkPtr reduce_scatter(Tensors1& outputs, Tensors2& inputs,
                          const c10d::ReduceScatterOptions& options) override {
-    Call call(c10d::OpType::REDUCE_SCATTER, "dt:reduce_scatter");
-    check_one(call.title, outputs.size() == 1 && inputs.size() == 1);
-    const Elements elements = reduced(outputs[0], options.reduceOp);
-    check_list(call, size_, inputs[0], outputs[0], false);
-    auto& one = call.add(DT_KIND_REDUCE_SCATTERV, elements);
-    Tensors1 sent;
-    for (const Tensor& each : inputs[0]) sent.push_back(elements.scaled(each));
-    one.send_counts = call.counts(sent, elements);
-    one.send = call.memory(sent, elements.type, true, false);
-    one.recv = call.memory(outputs[0], elements.type, false, true);
-    return run(call, inputs[0], outputs, options);
+    return operation(c10d::OpType::REDUCE_SCATTER, "dt:reduce_scatter", [&](Call& call) {
+      check_one(call.title, outputs.size() == 1 && inputs.size() == 1);
+      const Elements elements = reduced(outputs[0], options.reduceOp);
+      check_list(call, size_, inputs[0], outputs[0], false);
+      auto& one = call.add(DT_KIND_REDUCE_SCATTERV, elements);
+      Tensors1 sent;
+      for (const Tensor& each : inputs[0]) sent.push_back(elements.scaled(each));
+      one.send_counts = call.counts(sent, elements);
+      one.send = call.memory(sent, elements.type, true, false);
+      one.recv = call.memory(outputs[0], elements.type, false, true);
+      return run(call, inputs[0], outputs, options);
+    });
   }
   WorkPtr _reduce_scatter_base(Tensor& output, Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
@@ -184,79 +194,91 @@ class Backend final : public c10d::Backend {
   }
   WorkPtr reduce_scatter_tensor_coalesced(Tensors1& outputs, Tensors1& inputs,
                                           const c10d::ReduceScatterOptions& options) override {
-    Call call(c10d::OpType::_REDUCE_SCATTER_BASE, "dt:_reduce_scatter_base");
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      const Elements elements = reduced(inputs[i], options.reduceOp);
-      check_sizes(call, size_, inputs[i], outputs.at(i));
-      auto& one = call.add(DT_KIND_REDUCE_SCATTER, elements, outputs[i].numel());
-      one.send = call.memory(elements.scaled(inputs[i]), elements.type, true, false);
-      one.recv = call.memory(outputs[i], elements.type, false, true);
-    }
-    return run(call, inputs, outputs, options);
+    return operation(
+        c10d::OpType::_REDUCE_SCATTER_BASE, "dt:_reduce_scatter_base", [&](Call& call) {
+          for (size_t i = 0; i < inputs.size(); ++i) {
+            const Elements elements = reduced(inputs[i], options.reduceOp);
+            check_sizes(call, size_, inputs[i], outputs.at(i));
+            auto& one = call.add(DT_KIND_REDUCE_SCATTER, elements, outputs[i].numel());
+            one.send = call.memory(elements.scaled(inputs[i]), elements.type, true, false);
+            one.recv = call.memory(outputs[i], elements.type, false, true);
+          }
+          return run(call, inputs, outputs, options);
+        });
   }
 
   WorkPtr alltoall(Tensors1& outputs, Tensors1& inputs,
                    const c10d::AllToAllOptions& options) override {
-    Call call(c10d::OpType::ALLTOALL, "dt:all_to_all");
-    check_list(call, size_, outputs, outputs.at(0), false);
-    check_list(call, size_, inputs, outputs[0], false);
-    const Elements elements = moved(inputs[0]);
-    auto& one = call.add(DT_KIND_ALLTOALLV, elements);
-    one.send_counts = call.counts(inputs, elements);
-    one.recv_counts = call.counts(outputs, elements);
-    one.send = call.memory(inputs, elements.type, true, false);
-    one.recv = call.memory(outputs, elements.type, false, true);
-    return run(call, inputs, outputs, options);
+    return operation(c10d::OpType::ALLTOALL, "dt:all_to_all", [&](Call& call) {
+      check_list(call, size_, outputs, outputs.at(0), false);
+      check_list(call, size_, inputs, outputs[0], false);
+      const Elements elements = moved(inputs[0]);
+      auto& one = call.add(DT_KIND_ALLTOALLV, elements);
+      one.send_counts = call.counts(inputs, elements);
+      one.recv_counts = call.counts(outputs, elements);
+      one.send = call.memory(inputs, elements.type, true, false);
+      one.recv = call.memory(outputs, elements.type, false, true);
+      return run(call, inputs, outputs, options);
+    });
   }
   WorkPtr alltoall_base(Tensor& output, Tensor& input, std::vector<int64_t>& output_splits,
                         std::vector<int64_t>& input_splits,
                         const c10d::AllToAllOptions& options) override {
-    Call call(c10d::OpType::ALLTOALL_BASE, "dt:all_to_all");
-    if (output.scalar_type() != input.scalar_type()) bad_types(call);
-    const Elements elements = moved(input);
-    auto& one = call.add(DT_KIND_ALLTOALLV, elements);
-    one.send_counts = rows(call, size_, input, input_splits, elements);
-    one.recv_counts = rows(call, size_, output, output_splits, elements);
-    one.send = call.memory(input, elements.type, true, false);
-    one.recv = call.memory(output, elements.type, false, true);
-    return run(call, {input}, {output}, options);
+    return operation(c10d::OpType::ALLTOALL_BASE, "dt:all_to_all", [&](Call& call) {
+      if (output.scalar_type() != input.scalar_type()) bad_types(call);
+      const Elements elements = moved(input);
+      auto& one = call.add(DT_KIND_ALLTOALLV, elements);
+      one.send_counts = rows(call, size_, input, input_splits, elements);
+      one.recv_counts = rows(call, size_, output, output_splits, elements);
+      one.send = call.memory(input, elements.type, true, false);
+      one.recv = call.memory(output, elements.type, false, true);
+      return run(call, {input}, {output}, options);
+    });
   }
 
   WorkPtr send(Tensors1& tensors, int peer, int tag) override {
-    Call call(c10d::OpType::SEND, "dt:send");
-    if (!tensors.empty() && tensors[0].is_cuda()) return transfer(call, tensors, peer, true);
-    return begun(messages_.send(call, tensors, peer, tag, options_->timeout));
+    return operation(c10d::OpType::SEND, "dt:send", [&](Call& call) {
+      if (!tensors.empty() && tensors[0].is_cuda()) return transfer(call, tensors, peer, true);
+      return begun(messages_.send(call, tensors, peer, tag, options_->timeout));
+    });
   }
   WorkPtr recv(Tensors1& tensors, int peer, int tag) override {
-    Call call(c10d::OpType::RECV, "dt:recv");
-    if (!tensors.empty() && tensors[0].is_cuda()) return transfer(call, tensors, peer, false);
-    if (peer < 0) peer = size_;  // no rank
-    return begun(messages_.receive(call, tensors, peer, tag, options_->timeout));
+    return operation(c10d::OpType::RECV, "dt:recv", [&](Call& call) {
+      if (!tensors.empty() && tensors[0].is_cuda()) return transfer(call, tensors, peer, false);
+      if (peer < 0) peer = size_;  // no rank
+      return begun(messages_.receive(call, tensors, peer, tag, options_->timeout));
+    });
   }
   WorkPtr recvAnysource(Tensors1& tensors, int tag) override {
-    Call call(c10d::OpType::RECVANYSOURCE, "dt:recv");
-    if (!tensors.empty() && tensors[0].is_cuda()) {
-      throw_error(DT_ERR_UNSUPPORTED,
-                  "dt:recv: a tensor on a GPU is received from a rank that is named; give src");
-    }
-    return begun(messages_.receive(call, tensors, -1, tag, options_->timeout));
+    return operation(c10d::OpType::RECVANYSOURCE, "dt:recv", [&](Call& call) {
+      if (!tensors.empty() && tensors[0].is_cuda()) {
+        throw_error(DT_ERR_UNSUPPORTED,
+                    "dt:recv: a tensor on a GPU is received from a rank that is named; give src");
+      }
+      return begun(messages_.receive(call, tensors, -1, tag, options_->timeout));
+    });
   }
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) override {
-    messages_.monitored_barrier(
-        options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout, wait_for_all);
+    const bool unset = options.timeout == c10d::kUnsetTimeout;
+    ending_batch([&] {
+      messages_.monitored_barrier(unset ? options_->timeout : options.timeout, wait_for_all);
+    });
   }
 
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override {
+    // One may be open: torch does not end a batch after an exception in it.
+    end_batch(error_of(DT_ERR_INVALID_STATE, "a batch was not ended before the next one began"));
     const std::lock_guard lock(keeping_);
     batch_ = std::make_shared<std::atomic<bool>>(true);
-    batched_.clear();
+    batch_error_ = nullptr;
   }
   WorkPtr endCoalescing() override {
     std::vector<c10::intrusive_ptr<GpuWork>> grouped;
     Batch::Works works;
     {
       const std::lock_guard lock(keeping_);
+      if (batch_error_) std::rethrow_exception(std::exchange(batch_error_, nullptr));
       if (batch_) *batch_ = false;
       batch_.reset();
       works = std::exchange(batched_, {});
@@ -292,10 +314,11 @@ class Backend final : public c10d::Backend {
 #endif
 
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
-    Call call(c10d::OpType::BARRIER, "dt:barrier");
-    if (gpu_opened_.load()) check(dt_comm_check(gpu_comm_));
-    call.add(DT_KIND_BARRIER, {at::kByte, DT_U8, 1});
-    return run(call, {}, {}, options);
+    return operation(c10d::OpType::BARRIER, "dt:barrier", [&](Call& call) {
+      if (gpu_opened_.load()) check(dt_comm_check(gpu_comm_));
+      call.add(DT_KIND_BARRIER, {at::kByte, DT_U8, 1});
+      return run(call, {}, {}, options);
+    });
   }
 
   void abort() override { call_group("abort"); }
@@ -361,28 +384,47 @@ class Backend final : public c10d::Backend {
       for (const auto& each : call.operations) work->launch(comm, each);
       if (!batching) work->order();
     } catch (...) {
-      if (batching) {
-        drop_batch(std::current_exception());
-      } else {
-        work->give_up(std::current_exception());
-      }
+      if (!batching) work->give_up(std::current_exception());
       throw;
     }
     return work;
   }
 
-  /** After a call that failed torch does not end the batch. */
-  void drop_batch(const std::exception_ptr& error) {
-    std::vector<c10::intrusive_ptr<GpuWork>> dropped;
+  /**
+   * Ends the open batch, if any; endCoalescing() then raises `error`. torch calls endCoalescing()
+   * only if no exception left the batch, and calls in an open batch return before they are done.
+   */
+  void end_batch(const std::exception_ptr& error) {
+    std::vector<c10::intrusive_ptr<GpuWork>> grouped;
+    Batch::Works works;  // destroyed without the lock, like tensors of a Work
     {
       const std::lock_guard lock(keeping_);
-      if (batch_) *batch_ = false;
+      if (!batch_) return;
+      *batch_ = false;
       batch_.reset();
-      batched_.clear();
-      dropped = std::exchange(grouped_, {});
+      batch_error_ = error;
+      works = std::exchange(batched_, {});
+      grouped = std::exchange(grouped_, {});
     }
+    if (grouped.empty()) return;
     (void)dt_group_end(gpu_comm_, nullptr);  // `error` came first
-    for (const auto& each : dropped) each->give_up(error);
+    for (const auto& each : grouped) each->give_up(error);
+  }
+  /** function(), whose exception ends an open batch. */
+  template <class Function>
+  std::invoke_result_t<const Function&> ending_batch(const Function& function) {
+    try {
+      return function();
+    } catch (...) {
+      end_batch(std::current_exception());
+      throw;
+    }
+  }
+  /** A call that `function` carries out. */
+  template <class Function>
+  WorkPtr operation(c10d::OpType type, const char* title, const Function& function) {
+    Call call(type, title);
+    return ending_batch([&] { return function(call); });
   }
 
   WorkPtr transfer(Call& call, const Tensors1& tensors, int peer, bool sends) {
@@ -476,6 +518,7 @@ class Backend final : public c10d::Backend {
   std::deque<WorkPtr> pending_on_gpu_;        ///< likewise; these end in an order of their own
   std::shared_ptr<std::atomic<bool>> batch_;  ///< under keeping_; null: none is open
   Batch::Works batched_;                      ///< under keeping_
+  std::exception_ptr batch_error_;  ///< under keeping_; why the last batch was ended early
   std::vector<c10::intrusive_ptr<GpuWork>> grouped_;  ///< under keeping_; of the open batch
   std::atomic<uint64_t> sequence_ = 0;
   // Set once, before gpu_opened_.

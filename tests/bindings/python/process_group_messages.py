@@ -110,6 +110,55 @@ def case_batches(dist, torch, rank, size):
     assert batch.works[0].is_completed()
 
 
+def case_refused_batches(dist, torch, rank, size):
+    """Calls after a batch that an exception ended return when they are done."""
+    after, before = (rank + 1) % size, (rank - 1) % size
+    group, host = dist.group.WORLD, torch.device("cpu")
+    count = 1 << 20  # takes longer than a call that does not wait
+    mine, came, value = torch.full((count,), 3.0 + rank), torch.zeros(count), torch.empty(count)
+    wrong_list = [torch.empty(count) for _ in range(size + 1)]
+    for refused in (lambda: dist.isend(mine, rank), lambda: dist.all_gather(wrong_list, mine)):
+        try:
+            with dist.distributed_c10d._coalescing_manager(group, host, async_ops=True):
+                sending = dist.isend(mine, after)
+                refused()
+        except ValueError:
+            pass
+        else:
+            raise AssertionError("the call is wrong, and nothing was raised")
+        value.fill_(rank)
+        dist.broadcast(value, 0)
+        assert bool((value == 0).all()), value
+        came.fill_(0)
+        dist.recv(came, before)
+        assert bool((came == 3.0 + before).all()), came
+        sending.wait()
+    # A batch that catches the exception has no result.
+    try:
+        with dist.distributed_c10d._coalescing_manager(group, host, async_ops=True):
+            dist.broadcast(value, 0)
+            try:
+                dist.isend(mine, rank)
+            except ValueError:
+                pass
+    except ValueError as error:
+        assert "no other rank" in str(error), error
+    else:
+        raise AssertionError("the batch is not whole, and nothing was raised")
+    # The backend hears of an exception of the program's own only from the next batch.
+    try:
+        with dist.distributed_c10d._coalescing_manager(group, host, async_ops=True):
+            sending = dist.isend(mine, after)
+            raise LookupError
+    except LookupError:
+        pass
+    receiving = dist.batch_isend_irecv([dist.P2POp(dist.irecv, came, before)])
+    assert len(receiving) == 1
+    receiving[0].wait()
+    sending.wait()
+    assert bool((came == 3.0 + before).all()), came
+
+
 def case_monitored(dist, torch, rank, size):
     short = datetime.timedelta(seconds=1)
     for every in (False, True):

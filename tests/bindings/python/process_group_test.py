@@ -60,6 +60,9 @@ class ProcessGroupTest(unittest.TestCase):
         for size in (2, 3):
             self.all_pass("batches", size)
 
+    def test_batches_that_an_exception_ends(self):
+        self.all_pass("refused_batches", 3)
+
     def test_split_groups(self):
         self.all_pass("splits", 3)
 
