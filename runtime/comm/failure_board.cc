@@ -81,7 +81,7 @@ void FailureBoard::excuse(Communicator& communicator, const State& state) {
 }
 
 // Under the lock, so that of two calls the later one counts. A backend stores the time and wakes
-// who waits.
+// the threads that wait.
 void FailureBoard::rank_busy(int32_t world_rank, int64_t max_ms) {
   state_.with([&](State& state) {
     state.away_until_ns.erase(world_rank);

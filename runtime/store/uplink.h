@@ -30,8 +30,8 @@ namespace dt::store {
 
 inline constexpr size_t kMaxDataBytes = 256 << 10;  ///< of one kData
 inline constexpr size_t kMaxChannels = 8192;        ///< open ones of one uplink
-/// Of the store and of a relay, see net::stranger_limit(). Ranks that begin together and lose by it
-/// try again.
+/// Connections that have not said who they are, for net::stranger_limit(): of a store, and of a
+/// relay. A rank whose connection is closed because of it tries again.
 inline constexpr size_t kMaxStrangers = 2048;
 
 /// The payload of kUplink.

@@ -19,6 +19,18 @@ dt_status signal_to_others(dt_job* job, const char* key) {
 
 dt_status await(dt_job* job, const char* key) { return dt_store_wait(job, &key, 1, -1); }
 
+/// Two ranks, on one host and then on two.
+void check_on_hosts(const std::string& timeout_ms,
+                    const std::function<dt_status(const Rank&)>& body) {
+  for (const bool apart : {false, true}) {
+    CAPTURE(apart);
+    require_all_ok(
+        run_ranks(2, body, {{"collective.timeout_ms", timeout_ms}}, [&](int rank) -> Settings {
+          return {{"job.host_id", apart && rank == 1 ? "other" : "one"}};
+        }));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("operations wait for a rank that is busy, beyond their time-out") {
@@ -98,61 +110,41 @@ TEST_CASE("a rank that is back has the usual time, and no more") {
 }
 
 TEST_CASE("a wait that began in a pause ends its time-out after it, not after what was announced") {
-  for (const bool apart : {false, true}) {
-    CAPTURE(apart);
-    const auto outcomes = run_ranks(
-        2,
-        [](const Rank& rank) -> dt_status {
-          if (rank.rank == 1) {
-            RANK_TRY(dt_busy_begin(rank.job, nullptr, 600'000));
-            RANK_TRY(signal_to_others(rank.job, "away"));
-            RANK_TRY(await(rank.job, "inside"));
-            RANK_TRY(pass(rank.job, 1500));
-            RANK_TRY(dt_busy_end(rank.job));
-            return await(rank.job, "done");
-          }
-          RANK_TRY(await(rank.job, "away"));
-          RANK_TRY(signal_to_others(rank.job, "inside"));
-          const dt_status late = dt_barrier(rank.world, nullptr, nullptr);
-          RANK_TRY(signal_to_others(rank.job, "done"));
-          return late == DT_ERR_TIMEOUT ? DT_OK : DT_ERR_INTERNAL;
-        },
-        {{"collective.timeout_ms", "1000"}},
-        [&](int rank) -> Settings {
-          return {{"job.host_id", apart && rank == 1 ? "other" : "one"}};
-        });
-    require_all_ok(outcomes);
-  }
+  check_on_hosts("1000", [](const Rank& rank) -> dt_status {
+    if (rank.rank == 1) {
+      RANK_TRY(dt_busy_begin(rank.job, nullptr, 600'000));
+      RANK_TRY(signal_to_others(rank.job, "away"));
+      RANK_TRY(await(rank.job, "inside"));
+      RANK_TRY(pass(rank.job, 1500));
+      RANK_TRY(dt_busy_end(rank.job));
+      return await(rank.job, "done");
+    }
+    RANK_TRY(await(rank.job, "away"));
+    RANK_TRY(signal_to_others(rank.job, "inside"));
+    const dt_status late = dt_barrier(rank.world, nullptr, nullptr);
+    RANK_TRY(signal_to_others(rank.job, "done"));
+    return late == DT_ERR_TIMEOUT ? DT_OK : DT_ERR_INTERNAL;
+  });
 }
 
 TEST_CASE("after a pause an operation's own time-out counts, not that of the communicator") {
-  for (const bool apart : {false, true}) {
-    CAPTURE(apart);
-    const auto outcomes = run_ranks(
-        2,
-        [](const Rank& rank) -> dt_status {
-          if (rank.rank == 1) {
-            RANK_TRY(dt_busy_begin(rank.job, nullptr, 600'000));
-            RANK_TRY(dt_busy_end(rank.job));
-            RANK_TRY(signal_to_others(rank.job, "back"));
-            const char* key = "done";
-            return dt_store_wait(rank.job, &key, 1, 60'000);
-          }
-          RANK_TRY(await(rank.job, "back"));
-          dt_collective barrier;
-          dt_collective_init(&barrier);
-          barrier.kind = DT_KIND_BARRIER;
-          barrier.timeout_ms = 300;
-          const dt_status late = dt_collective_launch(rank.world, &barrier, nullptr);
-          RANK_TRY(signal_to_others(rank.job, "done"));
-          return late == DT_ERR_TIMEOUT ? DT_OK : DT_ERR_INTERNAL;
-        },
-        {{"collective.timeout_ms", "3600000"}},
-        [&](int rank) -> Settings {
-          return {{"job.host_id", apart && rank == 1 ? "other" : "one"}};
-        });
-    require_all_ok(outcomes);
-  }
+  check_on_hosts("3600000", [](const Rank& rank) -> dt_status {
+    if (rank.rank == 1) {
+      RANK_TRY(dt_busy_begin(rank.job, nullptr, 600'000));
+      RANK_TRY(dt_busy_end(rank.job));
+      RANK_TRY(signal_to_others(rank.job, "back"));
+      const char* key = "done";
+      return dt_store_wait(rank.job, &key, 1, 60'000);
+    }
+    RANK_TRY(await(rank.job, "back"));
+    dt_collective barrier;
+    dt_collective_init(&barrier);
+    barrier.kind = DT_KIND_BARRIER;
+    barrier.timeout_ms = 300;
+    const dt_status late = dt_collective_launch(rank.world, &barrier, nullptr);
+    RANK_TRY(signal_to_others(rank.job, "done"));
+    return late == DT_ERR_TIMEOUT ? DT_OK : DT_ERR_INTERNAL;
+  });
 }
 
 TEST_CASE("a rank that does not come back in time is waited for as long as it said, and named") {

@@ -549,7 +549,7 @@ TEST_CASE(
   }));
 }
 
-TEST_CASE("steps: there is no norm of gradients that another plan has taken away") {
+TEST_CASE("steps: clip_norm is refused after a rebuild has moved the gradients") {
   require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
     const std::vector<dt_param> params(4, dt_param{300, nullptr, DT_F32, 0});
     dt_reducer_options options;

@@ -174,7 +174,7 @@ namespace Dt
             }
         }
 
-        /// Of a communicator that is the world, or was.
+        /// Shrinks a communicator of all ranks: the job's present one, or one from before a shrink.
         internal Comm Shrink(Comm comm)
         {
             lock (this)

@@ -55,7 +55,7 @@ HostBackend::~HostBackend() {
 
 void HostBackend::excuse(int64_t until_ns) {
   excuse_.set(until_ns);
-  doorbell_.ring();  // who waits may have to wake sooner now
+  doorbell_.ring();  // a waiting thread's deadline may be sooner now
   engine_->progress().notify();
 }
 

@@ -15,8 +15,8 @@ bool group_exists(pid_t group);
 /// By SIGSTOP or its like; not: by a debugger.
 bool is_stopped(pid_t pid);
 
-/// Every living process below this one, by the parents in /proc; never anything above or beside it,
-/// nor one of `except` or below those.
+/// Every living descendant of this process, by the parents in /proc, without the processes `except`
+/// and their descendants.
 std::vector<pid_t> own_descendants(const std::set<pid_t>& except = {});
 
 /// "pid 811 (python3) is in state D": for a process that does not die.

@@ -60,7 +60,7 @@ Outcome Supervisor::run() {
 
 Status Supervisor::start_all() {
   DT_TRY(servers_.start_all());
-  if (plan_.place.first_rank == 0) {  // elsewhere nobody reads what is typed
+  if (plan_.place.first_rank == 0) {  // no other rank reads the terminal
     DT_TRY_VALUE(stdin_relay_, StdinRelay::create(STDIN_FILENO));
   }
   for (int rank = 0; rank < plan_.place.local_size; ++rank) {

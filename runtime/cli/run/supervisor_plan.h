@@ -30,7 +30,7 @@ struct SupervisorPlan {
   std::vector<std::string> args;
   JobPlace place;
   std::string host;
-  /// Processes below this one that are not the job's. One that is reaped is taken out.
+  /// Descendants of this process that are not the job's. One that is reaped is taken out.
   std::shared_ptr<std::set<pid_t>> outsiders = std::make_shared<std::set<pid_t>>();
   rlimit open_files{};                 ///< what the ranks and servers get
   std::vector<std::vector<int>> cpus;  ///< by local rank; empty: those of the agent

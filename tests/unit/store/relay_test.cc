@@ -81,7 +81,7 @@ struct Node {
   }
 };
 
-/// A rank as the relay sees it: a blocking socket that closes only when it is told to.
+/// A rank's connection to the relay: a blocking socket, closed by close() only.
 struct PlainRank {
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   FrameParser parser{kMaxPayloadBytes};

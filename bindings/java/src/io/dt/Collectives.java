@@ -8,7 +8,7 @@ import io.dt.raw.Raw;
 
 /** The operations of {@link Comm}: two short methods for each, which name its kind. */
 abstract class Collectives extends Handle {
-  /** Of the communicator, also in a view whose operations go by name. */
+  /** The state of the communicator. Views of it whose operations go by name share it. */
   final CommState state;
   final Launcher launcher;
   private final int rank;

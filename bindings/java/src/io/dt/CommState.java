@@ -41,7 +41,7 @@ final class CommState {
       }
     }
 
-    /** Of the communicator with that state, which may be an earlier world. */
+    /** Shrinks a communicator of all ranks: the job's present one, or one from before a shrink. */
     Comm shrink(long comm, CommState state) {
       lock.lock();
       try {
