@@ -27,7 +27,7 @@ namespace {
 
 // Sanitizers make the store slow, and need memory themselves.
 constexpr bool kSanitized = dt::test::kAddressSanitizer || dt::test::kThreadSanitizer;
-constexpr int kCrowd = kSanitized ? 50 : 200;
+constexpr int kCrowd = dt::test::kThreadSanitizer ? 20 : dt::test::kAddressSanitizer ? 50 : 200;
 constexpr size_t kMib = 1 << 20;
 constexpr int64_t kGroupBytes = (kSanitized ? 4096 : 256) * kMib;
 
