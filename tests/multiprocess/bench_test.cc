@@ -14,12 +14,7 @@
 #include "cuda/runtime.h"
 #include "dt_run.h"
 
-using dt::test::count_of;
-using dt::test::lines_of;
-using dt::test::Process;
-using dt::test::required_variable;
-using dt::test::starts_with;
-using Strings = std::vector<std::string>;
+using namespace dt::test;
 
 namespace {
 
@@ -86,13 +81,6 @@ class Directory {
 
   std::string path;
 };
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 }  // namespace
 
@@ -206,9 +194,9 @@ TEST_CASE("as a rank it measures within the job") {
 TEST_CASE("lists of ranks and dtypes measure every combination") {
   const Directory directory;
   const std::string csv = directory.path + "/a.csv";
-  const std::string json = directory.path + "/a.json";
+  const std::string as_json = directory.path + "/a.json";
   Process process(bench({"allreduce", "-n", "1,2", "--dtype", "i8,f64", "--sizes", "8,64K", "--csv",
-                         csv, "--json", json, "--iters", "2", "--rounds", "3", "-w", "1"}));
+                         csv, "--json", as_json, "--iters", "2", "--rounds", "3", "-w", "1"}));
   CHECK(process.wait() == 0);
   CHECK(process.err == "");
   const std::vector<ParsedRow> rows = rows_of(process.out);
@@ -219,11 +207,11 @@ TEST_CASE("lists of ranks and dtypes measure every combination") {
   CHECK(rows[3].bus[0] == 0);  // one rank
   CHECK(rows[7].bus[0] == rows[7].algorithm[0]);
   CHECK(count_of(process.out, "# Out of bounds values : 0 OK\n") == 1);
-  const Strings lines = lines_of(text_of(csv));
+  const Strings lines = lines_of(content_of(csv));
   REQUIRE(lines.size() == 1 + 8 * 2);
   CHECK(starts_with(lines[1], "dt-shared,allreduce,int8,sum,1,8,8,out,3,"));
   CHECK(starts_with(lines[16], "dt-shared,allreduce,double,sum,2,65536,8192,in,3,"));
-  CHECK(starts_with(text_of(json), "[{\"collective\": \"allreduce\", \"type\": \"int8\""));
+  CHECK(starts_with(content_of(as_json), "[{\"collective\": \"allreduce\", \"type\": \"int8\""));
 
   Strings inside = {required_variable("DT_COMMAND"), "run", "-n", "1", "--no-prefix"};
   const Strings command = bench({"allreduce", "--dtype", "all"}, kShort);
@@ -235,37 +223,37 @@ TEST_CASE("lists of ranks and dtypes measure every combination") {
 
 TEST_CASE("ranks have cores of their own where there are enough, and that is said") {
   const Directory directory;
-  const std::string json = directory.path + "/a.json";
+  const std::string as_json = directory.path + "/a.json";
   const auto run = [&](const char* ranks, const char* bind) {
-    Process process(bench({"allreduce", "-n", ranks, "--bind", bind, "--sizes", "8", "--json", json,
-                           "--iters", "2", "--rounds", "1", "-w", "1"}));
+    Process process(bench({"allreduce", "-n", ranks, "--bind", bind, "--sizes", "8", "--json",
+                           as_json, "--iters", "2", "--rounds", "1", "-w", "1"}));
     CHECK(process.wait() == 0);
     CHECK(process.err == "");
     return process.out;
   };
   CHECK(count_of(run("1", "cores"), "launcher: dt run, each rank on cores of its own, ") == 1);
-  CHECK(count_of(text_of(json), "\"binding\": \"cores\"") == 1);
+  CHECK(count_of(content_of(as_json), "\"binding\": \"cores\"") == 1);
   // The machine is described as it is, not as the bound rank sees it.
   cpu_set_t usable;
   REQUIRE(sched_getaffinity(0, sizeof usable, &usable) == 0);
   const int cores = CPU_COUNT(&usable);
-  CHECK(count_of(text_of(json), "\"cores\": " + std::to_string(cores) + ",") == 1);
+  CHECK(count_of(content_of(as_json), "\"cores\": " + std::to_string(cores) + ",") == 1);
   CHECK(count_of(run("1,2", "none"), " 1 rounds, ranks not bound\n") == 2);
-  CHECK(count_of(text_of(json), "\"binding\": \"none\"") == 2);
+  CHECK(count_of(content_of(as_json), "\"binding\": \"none\"") == 2);
 }
 
 TEST_CASE("files have every round") {
   const Directory directory;
-  const std::string json = directory.path + "/a.json";
+  const std::string as_json = directory.path + "/a.json";
   const std::string csv = directory.path + "/a.csv";
-  Process process(bench({"allreduce", "--json", json, "--csv", csv}, kShort));
+  Process process(bench({"allreduce", "--json", as_json, "--csv", csv}, kShort));
   CHECK(process.wait() == 0);
-  const Strings lines = lines_of(text_of(csv));
+  const Strings lines = lines_of(content_of(csv));
   REQUIRE(lines.size() == 1 + 4 * 2);
   CHECK(starts_with(lines[0], "program,collective,type,redop,ranks,size_bytes,count,place,"));
   CHECK(starts_with(lines[1], "dt-shared,allreduce,float,sum,2,0,0,out,3,"));
   CHECK(starts_with(lines[8], "dt-shared,allreduce,float,sum,2,65536,16384,in,3,"));
-  const std::string text = text_of(json);
+  const std::string text = content_of(as_json);
   CHECK(count_of(text, "\"rounds_us\": [") == 8);
   CHECK(count_of(text, "\"size_bytes\": 65536, \"count\": 16384,") == 1);
   CHECK(count_of(text, "\"cores\": ") == 1);
@@ -286,8 +274,8 @@ TEST_CASE("expectations and pictures are written, by the ranks and by what start
     Process first(bench(same, {"--sizes", "8,64K", "--iters", "2", "--rounds", "2",
                                "--save-expectation", expectation}));
     CHECK(first.wait() == 0);
-    CHECK(count_of(text_of(svg), "<title>dt-private</title>") == (ranks[1] == 0 ? 2 : 4));
-    CHECK(count_of(text_of(svg), "</svg>\n") == 1);
+    CHECK(count_of(content_of(svg), "<title>dt-private</title>") == (ranks[1] == 0 ? 2 : 4));
+    CHECK(count_of(content_of(svg), "</svg>\n") == 1);
     Process held(bench(same, {"--sizes", "8,64K", "--iters", "2", "--rounds", "2", "--expect",
                               expectation, "--expect-factor", "1000000"}));
     CHECK(held.wait() == 0);
@@ -361,7 +349,7 @@ TEST_CASE("--tune tries values of [host], and leaves what it does not change as 
   const bool found = count_of(process.out, "[host]\nexchange_ranks = 1  # was 2\n") == 1;
   CHECK(count_of(process.out, "# nothing is faster for sure") == (found ? 0 : 1));
   CHECK(count_of(process.out, "# written to ") == (found ? 1 : 0));
-  CHECK(text_of(path) == before + (found ? "\n[host]\nexchange_ranks = 1\n" : ""));
+  CHECK(content_of(path) == before + (found ? "\n[host]\nexchange_ranks = 1\n" : ""));
 }
 
 TEST_CASE("--tune says what does not go with it, before it measures") {
@@ -461,7 +449,7 @@ TEST_CASE("a rival that fails or hangs is an error with its last lines, and noth
   Process hanging(bench(arguments, {"--sizes", "8", "--timeout", "10"}), options);
   CHECK(hanging.wait() == 1);
   CHECK(count_of(hanging.err, "mpirun.mpich was not done after 10 s and was ended") == 1);
-  const int pid = atoi(text_of(directory.path + "/pid").c_str());
+  const int pid = atoi(content_of(directory.path + "/pid").c_str());
   REQUIRE(pid > 0);
   CHECK(access(("/proc/" + std::to_string(pid)).c_str(), F_OK) != 0);
 
@@ -473,7 +461,7 @@ TEST_CASE("a rival that fails or hangs is an error with its last lines, and noth
          "echo $$ > " + directory.path + "/pid; kill -TERM $PPID; exec sleep 1000\n");
   Process interrupted(bench(arguments, {"--sizes", "8"}), options);
   CHECK(interrupted.wait() == 128 + SIGTERM);
-  const int child = atoi(text_of(directory.path + "/pid").c_str());
+  const int child = atoi(content_of(directory.path + "/pid").c_str());
   REQUIRE(child > 0);
   CHECK(access(("/proc/" + std::to_string(child)).c_str(), F_OK) != 0);
   CHECK(std::filesystem::is_empty(folder));

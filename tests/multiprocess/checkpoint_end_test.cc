@@ -10,16 +10,9 @@
 
 #include "dt_run.h"
 
-using dt::test::count_of;
-using dt::test::dt_run;
-using dt::test::pid_of_rank;
-using dt::test::Process;
-using dt::test::required_variable;
-using dt::test::TempFolder;
+using namespace dt::test;
 
 namespace {
-
-constexpr int kPatienceMs = 30'000;
 
 /// Loads it with `ranks` ranks: "loaded NUMBER" or the failure, once a rank.
 std::string loaded(int ranks, const std::string& path) {

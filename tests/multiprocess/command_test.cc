@@ -9,11 +9,7 @@
 #include "../sanitizers.h"
 #include "dt_run.h"
 
-using dt::test::count_of;
-using dt::test::Process;
-using dt::test::required_variable;
-using dt::test::starts_with;
-using Strings = std::vector<std::string>;
+using namespace dt::test;
 
 namespace {
 

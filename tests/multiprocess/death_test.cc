@@ -13,16 +13,7 @@
 #include "dt_run.h"
 #include "held_port.h"
 
-using dt::test::count_of;
-using dt::test::dt_run;
-using dt::test::HeldPort;
-using dt::test::lines_of;
-using dt::test::pid_of_rank;
-using dt::test::Process;
-using dt::test::ready_pids;
-using dt::test::required_variable;
-using dt::test::starts_with;
-using dt::test::Watch;
+using namespace dt::test;
 
 namespace {
 

@@ -13,13 +13,7 @@
 #include "dt_run.h"
 #include "held_port.h"
 
-using dt::test::count_of;
-using dt::test::HeldPort;
-using dt::test::lines_of;
-using dt::test::Process;
-using dt::test::required_variable;
-using dt::test::starts_with;
-using Strings = std::vector<std::string>;
+using namespace dt::test;
 
 namespace {
 

@@ -16,12 +16,7 @@
 #include "dt_run.h"
 #include "held_port.h"
 
-using dt::test::HeldPort;
-using dt::test::Process;
-using dt::test::required_variable;
-using dt::test::starts_with;
-using dt::test::Watch;
-using Strings = std::vector<std::string>;
+using namespace dt::test;
 
 namespace {
 

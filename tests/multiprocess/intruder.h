@@ -27,7 +27,6 @@
 
 namespace dt::test::intruder {
 
-inline constexpr int kPatienceMs = 30'000;
 inline constexpr char kToken[] = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 inline constexpr char kOther[] = "a0112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 /// Each byte has several of ThreadSanitizer's.

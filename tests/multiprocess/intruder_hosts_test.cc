@@ -12,11 +12,7 @@
 
 using dt::net::Purpose;
 using dt::net::SecurityMode;
-using dt::test::count_of;
-using dt::test::dt_run;
-using dt::test::HeldPort;
-using dt::test::Process;
-using dt::test::ready_pids;
+using namespace dt::test;
 using namespace dt::test::intruder;
 
 namespace {

@@ -20,7 +20,7 @@
 using dt::store::encode_torch;
 using dt::store::TorchDialect;
 using dt::store::TorchOp;
-using dt::test::count_of;
+using namespace dt::test;
 using namespace dt::test::intruder;
 
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 using dt::net::Purpose;
-using dt::test::count_of;
+using namespace dt::test;
 using namespace dt::test::intruder;
 
 namespace {

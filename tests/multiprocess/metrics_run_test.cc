@@ -4,23 +4,12 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "dt_run.h"
 
-using dt::test::count_of;
-using dt::test::dt_run;
-using dt::test::Process;
+using namespace dt::test;
 
-namespace {
-
-std::string content_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("a restart is counted, and the files of the ranks hold the last attempt") {
   char folder[] = "/tmp/dt-metrics-run-XXXXXX";

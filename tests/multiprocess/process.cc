@@ -11,6 +11,8 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 
 #include "base/wait.h"
 
@@ -147,6 +149,17 @@ bool Watch::all_ended(int timeout_ms) const {
     if (poll(&ready, 1, left_ms > 0 ? static_cast<int>(left_ms) : 0) != 1) return false;
   }
   return true;
+}
+
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+std::string content_of(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
 }
 
 size_t count_of(const std::string& text, const std::string& part) {

@@ -4,10 +4,15 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 namespace dt::test {
+
+using Strings = std::vector<std::string>;
+
+inline constexpr int kPatienceMs = 30'000;  ///< far above what a loaded machine needs
 
 /// A program under test, its output collected. Every wait has a deadline of its own, after which it
 /// counts as failed.
@@ -66,6 +71,8 @@ class Watch {
   std::vector<int> fds_;
 };
 
+std::string host_name();
+std::string content_of(const std::filesystem::path& file);
 size_t count_of(const std::string& text, const std::string& part);
 std::vector<std::string> lines_of(const std::string& text);
 bool starts_with(const std::string& text, const std::string& beginning);

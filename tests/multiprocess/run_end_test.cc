@@ -14,16 +14,7 @@
 
 #include "dt_run.h"
 
-using dt::test::count_of;
-using dt::test::dt_run;
-using dt::test::lines_of;
-using dt::test::pid_of_rank;
-using dt::test::Process;
-using dt::test::required_variable;
-using dt::test::starts_with;
-using dt::test::TempFolder;
-using dt::test::Watch;
-using Strings = std::vector<std::string>;
+using namespace dt::test;
 
 namespace {
 
@@ -46,12 +37,6 @@ std::vector<pid_t> pids_in(const std::string& text) {
     if (second > 0) pids.push_back(second);
   }
   return pids;
-}
-
-std::string host_name() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
 }
 
 }  // namespace

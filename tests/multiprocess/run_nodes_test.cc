@@ -16,27 +16,11 @@
 #include "dt_run.h"
 #include "held_port.h"
 
-using dt::test::count_of;
-using dt::test::HeldPort;
-using dt::test::lines_of;
-using dt::test::pid_of_rank;
-using dt::test::Process;
-using dt::test::ready_pids;
-using dt::test::required_variable;
-using dt::test::starts_with;
-using dt::test::Watch;
-using Strings = std::vector<std::string>;
+using namespace dt::test;
 
 namespace {
 
-constexpr int kPatienceMs = 20'000;  // far above what a loaded machine needs
-constexpr int kEndedMs = 2000;       // what dt promises after an agent was killed
-
-std::string host_name() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
+constexpr int kEndedMs = 2000;  // what dt promises after an agent was killed
 
 /// The agents of one job.
 class Nodes {

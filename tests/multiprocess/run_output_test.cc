@@ -10,17 +10,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 
 #include "dt_run.h"
 
-using dt::test::count_of;
-using dt::test::dt_run;
-using dt::test::lines_of;
-using dt::test::Process;
-using dt::test::starts_with;
-using dt::test::TempFolder;
-using Strings = std::vector<std::string>;
+using namespace dt::test;
 
 namespace {
 
@@ -44,11 +37,6 @@ Strings screen_of(const std::string& bytes) {
     }
   }
   return lines;
-}
-
-std::string content_of(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 // `dt run --servers`: parameter servers next to the ranks, on one node and on two.
 #include <doctest/doctest.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <memory>
@@ -10,23 +9,9 @@
 #include "dt_run.h"
 #include "held_port.h"
 
-using dt::test::count_of;
-using dt::test::dt_run;
-using dt::test::HeldPort;
-using dt::test::pid_of_rank;
-using dt::test::Process;
-using dt::test::ready_pids;
-using dt::test::starts_with;
-using dt::test::Watch;
-using Strings = std::vector<std::string>;
+using namespace dt::test;
 
 namespace {
-
-std::string host_name() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
 
 pid_t pid_of_server(const std::string& output, int server) {
   const std::string beginning = "[server " + std::to_string(server) + "] ready ";

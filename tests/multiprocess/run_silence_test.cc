@@ -3,34 +3,15 @@
 // off from each other are in tests/multihost.
 #include <doctest/doctest.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <memory>
 
 #include "dt_run.h"
 #include "held_port.h"
 
-using dt::test::count_of;
-using dt::test::dt_run;
-using dt::test::HeldPort;
-using dt::test::lines_of;
-using dt::test::pid_of_rank;
-using dt::test::Process;
-using dt::test::ready_pids;
-using dt::test::required_variable;
-using dt::test::starts_with;
-using dt::test::Watch;
-using Strings = std::vector<std::string>;
+using namespace dt::test;
 
 namespace {
-
-constexpr int kPatienceMs = 30'000;  // far above what a loaded machine needs
-
-std::string host_name() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
 
 /// The agents of one job of three nodes with a rank on each, which notice a silence of 4 s.
 struct Three {

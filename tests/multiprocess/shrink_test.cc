@@ -12,11 +12,7 @@
 #include "dt_run.h"
 #include "held_port.h"
 
-using dt::test::count_of;
-using dt::test::dt_run;
-using dt::test::HeldPort;
-using dt::test::pid_of_rank;
-using dt::test::Process;
+using namespace dt::test;
 
 namespace {
 

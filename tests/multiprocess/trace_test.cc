@@ -12,10 +12,7 @@
 #include "dt_run.h"
 #include "held_port.h"
 
-using dt::test::count_of;
-using dt::test::HeldPort;
-using dt::test::Process;
-using dt::test::required_variable;
+using namespace dt::test;
 using nlohmann::json;
 
 namespace {
@@ -47,7 +44,7 @@ struct TracedJob {
                              "DT_TRACE_DIR=" + folder,
                              "DT_JOB_ID=traced"};
       ranks.push_back(std::make_unique<Process>(
-          std::vector<std::string>{required_variable("TRACE_PROGRAM"), mode}, options));
+          std::vector<std::string>{required_variable("RUN_PROGRAM"), mode}, options));
     }
     for (auto& rank : ranks) REQUIRE(rank->wait_for_output("ready "));
   }

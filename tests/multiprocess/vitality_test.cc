@@ -7,14 +7,7 @@
 
 #include "dt_run.h"
 
-using dt::test::count_of;
-using dt::test::dt_run;
-using dt::test::pid_of_rank;
-using dt::test::Process;
-using dt::test::ready_pids;
-using dt::test::starts_with;
-using dt::test::Watch;
-using Strings = std::vector<std::string>;
+using namespace dt::test;
 
 namespace {
 
