@@ -7,7 +7,7 @@
 
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::batch_norm_test {
 
 namespace {
 
@@ -283,3 +283,5 @@ TEST_CASE("batch_moments: ranks with other channels end in an error that names t
     CHECK(contains(outcomes[r].message, "9"));
   }
 }
+
+}  // namespace dt_test::batch_norm_test

@@ -7,7 +7,7 @@
 
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::cancel_test {
 
 namespace {
 
@@ -105,3 +105,5 @@ TEST_CASE("cancellation: a call leaves the thread's state as it was") {
     CHECK(after == state);
   }
 }
+
+}  // namespace dt_test::cancel_test

@@ -15,7 +15,8 @@
 #include "dt_run.h"
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::checkpoint_test {
+
 using dt::test::TempFolder;
 
 namespace {
@@ -474,3 +475,5 @@ TEST_CASE("checkpoint: names that two parameters have, and calls inside a step, 
     return dt_reducer_finish(model.reducer, nullptr);
   }));
 }
+
+}  // namespace dt_test::checkpoint_test

@@ -8,7 +8,7 @@
 #include "../sanitizers.h"
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::combine_test {
 
 namespace {
 
@@ -171,3 +171,5 @@ TEST_CASE("combine: what cannot be is refused") {
       },
       {{"host.slot_bytes", "4096"}}));
 }
+
+}  // namespace dt_test::combine_test

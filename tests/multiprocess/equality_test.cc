@@ -8,7 +8,7 @@
 
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::equality_test {
 
 namespace {
 
@@ -379,3 +379,5 @@ TEST_CASE("reducer.check_steps: nothing is compared without it, nor what is not 
                 {{"reducer.check_steps", "1"}});
   require_all_ok(outcomes);
 }
+
+}  // namespace dt_test::equality_test

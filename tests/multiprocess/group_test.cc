@@ -9,7 +9,7 @@
 
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::group_test {
 
 namespace {
 
@@ -434,3 +434,5 @@ TEST_CASE("group work: in C++ a Work, and none after an exception inside the gro
     return comm.group_end_async().test() ? DT_OK : DT_ERR_INTERNAL;
   }));
 }
+
+}  // namespace dt_test::group_test

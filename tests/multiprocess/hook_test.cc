@@ -5,7 +5,7 @@
 
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::hook_test {
 
 namespace {
 
@@ -133,3 +133,5 @@ TEST_CASE("hook: in C++ a function, whose exception comes out of the call that r
     return DT_ERR_INTERNAL;
   }));
 }
+
+}  // namespace dt_test::hook_test

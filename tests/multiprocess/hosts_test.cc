@@ -9,7 +9,7 @@
 #include "held_port.h"
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::hosts_test {
 
 namespace {
 
@@ -298,3 +298,5 @@ TEST_CASE("hosts: a network.interface that is not there matters to a job of seve
                    "and this host has no "));
   }
 }
+
+}  // namespace dt_test::hosts_test

@@ -11,7 +11,7 @@
 
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::job_test {
 
 namespace {
 
@@ -690,3 +690,5 @@ TEST_CASE("job: the store carries values between ranks") {
     }));
   }
 }
+
+}  // namespace dt_test::job_test

@@ -5,7 +5,7 @@
 
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::launch_test {
 
 namespace {
 
@@ -230,3 +230,5 @@ TEST_CASE("launch: a reducer refuses gradients that have no mean") {
                : DT_ERR_INTERNAL;
   }));
 }
+
+}  // namespace dt_test::launch_test

@@ -6,7 +6,7 @@
 
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::leave_test {
 
 namespace {
 
@@ -345,3 +345,5 @@ TEST_CASE("leave: an abort is what the others hear of, though ranks leave becaus
     }
   }
 }
+
+}  // namespace dt_test::leave_test

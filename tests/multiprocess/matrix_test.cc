@@ -17,6 +17,8 @@
 
 #include "thread_ranks.h"
 
+namespace dt_test::matrix_test {
+
 namespace {
 
 using nlohmann::json;
@@ -231,3 +233,5 @@ TEST_CASE("every kind is among the cases") {
 }
 
 }  // namespace
+
+}  // namespace dt_test::matrix_test

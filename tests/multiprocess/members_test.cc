@@ -6,7 +6,7 @@
 
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::members_test {
 
 namespace {
 
@@ -137,3 +137,5 @@ TEST_CASE("members: of a job of one rank, and the host communicator of a host co
     return size == 1 ? DT_OK : DT_ERR_INTERNAL;
   }));
 }
+
+}  // namespace dt_test::members_test

@@ -14,10 +14,7 @@
 
 #include "thread_ranks.h"
 
-using dt_test::Rank;
-using dt_test::require_all_ok;
-using dt_test::run_ranks;
-using dt_test::Settings;
+namespace dt_test::metrics_test {
 
 namespace {
 
@@ -449,3 +446,5 @@ TEST_CASE("a job answers at its port until it ends, and where it cannot it goes 
   REQUIRE_OK(dt_finalize(job, -1));
   dt_job_destroy(job);
 }
+
+}  // namespace dt_test::metrics_test

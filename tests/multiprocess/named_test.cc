@@ -11,7 +11,7 @@
 
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::named_test {
 
 namespace {
 
@@ -630,3 +630,5 @@ TEST_CASE("named: handles are closed in any order, with nothing and with works o
     return DT_OK;
   }));
 }
+
+}  // namespace dt_test::named_test

@@ -5,7 +5,7 @@
 
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::numa_test {
 
 namespace {
 
@@ -81,3 +81,5 @@ TEST_CASE("numa: ranks that are told different nodes hear of it in the join") {
                    "config differs between ranks: host.numa is 0,0 on rank 0, 0,1 on rank 1"));
   }
 }
+
+}  // namespace dt_test::numa_test

@@ -15,7 +15,8 @@
 #include "dt_run.h"
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::offload_test {
+
 using dt::test::TempFolder;
 
 namespace {
@@ -366,3 +367,5 @@ TEST_CASE("offload: files that may not be so long are refused, and no signal end
   }
   CHECK(is_empty(folder.path()));
 }
+
+}  // namespace dt_test::offload_test

@@ -8,7 +8,7 @@
 #include "drawn.h"
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::optimizer_test {
 
 namespace {
 
@@ -280,3 +280,5 @@ TEST_CASE("optimizer: what no rank used stays, and without gradients there is no
     return right ? DT_OK : DT_ERR_INTERNAL;
   }));
 }
+
+}  // namespace dt_test::optimizer_test

@@ -7,7 +7,7 @@
 
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::order_test {
 
 namespace {
 
@@ -206,3 +206,5 @@ TEST_CASE("order: blocking calls of one thread in opposite order end by naming w
     CHECK(contains(outcomes[r].message, "has not arrived"));
   }
 }
+
+}  // namespace dt_test::order_test

@@ -11,7 +11,8 @@
 #include "dt_run.h"
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::outer_test {
+
 using dt::test::TempFolder;
 
 namespace {
@@ -503,3 +504,5 @@ TEST_CASE("outer: who has had fewer means gets what the others have") {
   for (const Floats& each : ended) CHECK(same_bits(each, ahead[2]));
   CHECK(!same_bits(ahead[0], ahead[2]));
 }
+
+}  // namespace dt_test::outer_test

@@ -2,7 +2,7 @@
 // Ranks that are away on purpose, votes, and the time-out of the first operations.
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::pause_test {
 
 namespace {
 
@@ -200,3 +200,5 @@ TEST_CASE("one rank's request stops all in the same step") {
   });
   require_all_ok(outcomes);
 }
+
+}  // namespace dt_test::pause_test

@@ -5,7 +5,7 @@
 
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::power_sgd_test {
 
 namespace {
 
@@ -230,3 +230,5 @@ TEST_CASE("PowerSGD: 16 bits take whole buckets, also where the last parameter h
     return DT_OK;
   }));
 }
+
+}  // namespace dt_test::power_sgd_test

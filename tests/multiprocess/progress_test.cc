@@ -10,7 +10,7 @@
 
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::progress_test {
 
 namespace {
 
@@ -235,3 +235,5 @@ TEST_CASE("progress: callers are not enough for several hosts, and every rank is
                    "data of other hosts comes at any time; use host.progress = thread"));
   }
 }
+
+}  // namespace dt_test::progress_test

@@ -11,6 +11,8 @@
 #include <thread>
 #include <vector>
 
+namespace dt_test::ps_test {
+
 namespace {
 
 constexpr int64_t kPatienceMs = 60'000;
@@ -160,3 +162,5 @@ TEST_CASE("ps: views that do not fit are refused") {
   weight.pull(none, Rows{});
   ps.leave();
 }
+
+}  // namespace dt_test::ps_test

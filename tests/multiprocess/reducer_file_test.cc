@@ -10,7 +10,8 @@
 #include "dt_run.h"
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::reducer_file_test {
+
 using dt::test::TempFolder;
 
 namespace {
@@ -227,3 +228,5 @@ TEST_CASE("reducer: inside a step it is not saved or loaded; two parameters need
     cannot_save(&same, "parameter #1 \"matrix\" would be called \"error.matrix\" in the file");
   });
 }
+
+}  // namespace dt_test::reducer_file_test

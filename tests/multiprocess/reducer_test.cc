@@ -7,7 +7,7 @@
 
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::reducer_test {
 
 namespace {
 
@@ -492,3 +492,5 @@ TEST_CASE("reducer: destroyed inside a step it leaves the caller's gradients alo
     }
   }
 }
+
+}  // namespace dt_test::reducer_test

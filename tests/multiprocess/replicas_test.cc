@@ -3,7 +3,7 @@
 // models, checkpoint_test.cc what optimizers make of them.
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::replicas_test {
 
 namespace {
 
@@ -228,3 +228,5 @@ TEST_CASE("replicas: ranks that make different ones hear of it") {
                   each.message);
   }
 }
+
+}  // namespace dt_test::replicas_test

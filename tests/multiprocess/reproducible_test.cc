@@ -10,7 +10,7 @@
 
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::reproducible_test {
 
 namespace {
 
@@ -254,3 +254,5 @@ TEST_CASE("reproducible: over several hosts each run and each rank has the same 
     for (const auto& of_rank : firsts) CHECK(of_rank == firsts[0]);
   }
 }
+
+}  // namespace dt_test::reproducible_test

@@ -8,7 +8,7 @@
 #include "drawn.h"
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::rows_test {
 
 namespace {
 
@@ -250,3 +250,5 @@ TEST_CASE("rows: of a static graph may be other ones in each step, also none in 
     return used[0] == 0 && used[1] == 1 && used[2] == 0 && norm == 5 ? DT_OK : DT_ERR_INTERNAL;
   }));
 }
+
+}  // namespace dt_test::rows_test

@@ -5,7 +5,7 @@
 
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::served_test {
 
 namespace {
 
@@ -150,3 +150,5 @@ TEST_CASE("served: ranks of an attempt that lives hear that the next one has beg
     CHECK(contains(outcome.message, " has begun attempt 2; end this process"));
   }
 }
+
+}  // namespace dt_test::served_test

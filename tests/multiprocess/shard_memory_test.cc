@@ -5,7 +5,7 @@
 
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::shard_memory_test {
 
 namespace {
 
@@ -387,3 +387,5 @@ TEST_CASE("shard memory: ranks that ask for different stages or prefetches are t
                : DT_ERR_INTERNAL;
   }));
 }
+
+}  // namespace dt_test::shard_memory_test

@@ -9,7 +9,7 @@
 #include "../sanitizers.h"
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::shard_test {
 
 namespace {
 
@@ -545,3 +545,5 @@ TEST_CASE("shard: in C++") {
     return weight[3] == 5 && weight[0] == 2 && bias[1] == 3 ? DT_OK : DT_ERR_INTERNAL;
   }));
 }
+
+}  // namespace dt_test::shard_test

@@ -12,7 +12,7 @@
 
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::soak_test {
 
 namespace {
 
@@ -597,3 +597,5 @@ TEST_CASE("soak: random jobs give what a plain computation gives") {
   } while (Clock::now() < end);
   MESSAGE(jobs << " jobs, up to SOAK_SEED=" << seed - 1);
 }
+
+}  // namespace dt_test::soak_test

@@ -8,7 +8,7 @@
 #include "drawn.h"
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::steps_test {
 
 namespace {
 
@@ -615,3 +615,5 @@ TEST_CASE("steps: a run begins with the plan that another one has learnt, the sa
     CHECK_MESSAGE(contains(outcome.message.c_str(), "order, as a hash"), outcome.message);
   }
 }
+
+}  // namespace dt_test::steps_test

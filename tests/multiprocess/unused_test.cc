@@ -2,7 +2,7 @@
 // What is refused where ranks use some of the parameters in a step. That it works: steps_test.cc.
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::unused_test {
 
 namespace {
 
@@ -121,3 +121,5 @@ TEST_CASE("static graph: a gradient that only accumulates is an error on all ran
   });
   require_all_ok(outcomes);
 }
+
+}  // namespace dt_test::unused_test

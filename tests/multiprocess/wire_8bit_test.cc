@@ -8,7 +8,7 @@
 
 #include "thread_ranks.h"
 
-using namespace dt_test;
+namespace dt_test::wire_8bit_test {
 
 namespace {
 
@@ -315,3 +315,5 @@ TEST_CASE("8 bits: a hook, PowerSGD and a shard are refused") {
     return DT_OK;
   });
 }
+
+}  // namespace dt_test::wire_8bit_test
