@@ -102,7 +102,13 @@ def sources_of(target):
             if "-unity" in path:
                 for line in Path(path).read_text(encoding="utf-8").splitlines():
                     if line.startswith("#include"):
-                        yield line.split("<" if "<" in line else '"')[1].rstrip('>"')
+                        yield str(Path(path).parent / line.split("<" if "<" in line else '"')[1].rstrip('>"'))
+
+
+def runs_source(test, source):
+    """False if the test runs other sources of its program only."""
+    only = [word.split("=", 1)[1] for word in test["cmd"] if word.startswith("--source-file=")]
+    return not only or not source.endswith("_test.cc") or any(fnmatch.fnmatchcase(source, each) for each in only)
 
 
 def tests_of_sources(build, tests):
@@ -110,7 +116,7 @@ def tests_of_sources(build, tests):
     users = {}
     for test in tests:
         for target in test["depends"]:
-            users.setdefault(target, set()).add(test["name"])
+            users.setdefault(target, []).append(test)
     found = {}
     for test in tests:  # those that are scripts
         for word in test["cmd"]:
@@ -121,7 +127,9 @@ def tests_of_sources(build, tests):
         for source in sources_of(target):
             path = Path(source).resolve()
             if path.is_relative_to(ROOT) and target["id"] in users:
-                found.setdefault(path.relative_to(ROOT).as_posix(), set()).update(users[target["id"]])
+                name = path.relative_to(ROOT).as_posix()
+                found.setdefault(name, set()).update(
+                    test["name"] for test in users[target["id"]] if runs_source(test, name))
     return {path: names for path, names in found.items() if path.startswith(("tests/", "examples/"))}
 
 

@@ -179,6 +179,15 @@ TEST_CASE("output that cannot be written is told, and the job has not ended well
   CHECK(full.err ==
         "dt run: cannot write to stdout: No space left on device; what the ranks print from here "
         "on is lost\n");
+  const TempFolder folder;
+  Process limited({"/bin/sh", "-c",
+                   "trap '' XFSZ; ulimit -f 1; " + dt + " run --log-dir " + folder.path() +
+                       " head -c 3000 /dev/zero"});
+  CHECK(limited.wait() == 1);
+  CHECK(limited.out == std::string(3000, '\0') + "\n");  // all lines end
+  CHECK(limited.err ==
+        "dt run: the log file of rank 0 is cut short: File too large; make room for it, or name "
+        "another folder with --log-dir\n");
 }
 
 TEST_CASE("a terminal shows only rank 0's progress, and no line is torn by it") {

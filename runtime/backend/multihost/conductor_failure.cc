@@ -70,6 +70,9 @@ void Conductor::broke(int32_t peer, const std::string& reason) {
 }
 
 void Conductor::unreachable(int32_t peer, const Status& status) {
+  if (status.code() == Code::kSystem) {  // of this process
+    return break_with(failure(status.code(), roster_.rank, status.message()));
+  }
   const bool refused = status.code() == Code::kConfig || status.code() == Code::kVersion;
   suspect(peer, failure(refused ? status.code() : Code::kPeerLost, peer, status.message()));
 }

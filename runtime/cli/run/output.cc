@@ -152,9 +152,12 @@ void Output::write_log(int rank, Stream stream, std::string_view bytes) {
       bytes.remove_prefix(static_cast<size_t>(count));
     } else if (errno != EINTR) {
       const std::string whose = rank < options_.ranks ? "rank " : "";
-      message(format("dt run: the log file of %s is cut short: %s", (whose + name_of(rank)).c_str(),
-                     errno_text(errno).c_str()));
+      message(
+          format("dt run: the log file of %s is cut short: %s; make room for it, or name another "
+                 "folder with --log-dir",
+                 (whose + name_of(rank)).c_str(), errno_text(errno).c_str()));
       log.reset();
+      log_cut_short_ = true;
     }
   }
 }

@@ -57,9 +57,9 @@ class Output {
   bool accepts(Stream stream) const { return !sink(stream).is_full(); }
   /// Nobody will ever see or keep what a rank still writes to `stream`, and somebody wanted that.
   bool is_pointless(Stream stream) const { return left(sink(stream)) && !has_logs_; }
-  /// Output could not be written although its reader is there: a full disk, say. It was told to
-  /// stderr when it happened.
-  bool is_cut_short() const { return cut_short_; }
+  /// Output could not be written although its reader is there, or a log file: a full disk, say. It
+  /// was told to stderr when it happened.
+  bool is_cut_short() const { return cut_short_ || log_cut_short_; }
   bool is_terminal(Stream stream) const { return sink(stream).is_terminal(); }
   /// Writes what can be written without blocking.
   void flush();
@@ -99,6 +99,7 @@ class Output {
   const bool color_;
   bool has_logs_ = false;
   bool cut_short_ = false;
+  bool log_cut_short_ = false;
   Stream live_stream_ = Stream::kStdout;        // whose unfinished line is live
   std::array<std::shared_ptr<Sink>, 2> sinks_;  // one and the same for one terminal
   std::vector<Source> sources_;                 // by rank and stream, then by server and stream

@@ -102,7 +102,10 @@ void Mesh::on_readable() {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
     const int fd = accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
-      if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+      const bool short_of =
+          errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+      accept_error_ = short_of ? errno : 0;
+      if (!short_of) return;
       (void)watcher_->set_interest(false, false);
       shortage_->start(kShortageMs);
       return;
@@ -213,8 +216,12 @@ void Mesh::dial(const Key& key, Connected done) {
     return Status(std::move(info));
   };
   auto connecting = begin_connect(to.address, address_);
-  if (!connecting.ok()) {
-    loop_->post([done = std::move(done), status = explain(connecting.status())] { done(status); });
+  if (const Status& why = connecting.status(); !why.ok()) {
+    // If this process gets no socket, it is not the peer's fault.
+    Status status = why.code() == Code::kPeerLost
+                        ? explain(why)
+                        : why.within(own_text() + " cannot connect to " + to.text());
+    loop_->post([done = std::move(done), status = std::move(status)] { done(status); });
     return;
   }
   (void)set_congestion(connecting.value(), options_.congestion);  // the listener had it, too
@@ -286,7 +293,15 @@ std::string Mesh::progress(const std::string& communicator, int32_t rank) const 
                                         : "does not take the connection: a firewall drops the "
                                           "packets, or its host is gone";
     }
-    if (awaited_.count(key) != 0) return format("has not connected to %s", own_text().c_str());
+    if (awaited_.count(key) == 0) continue;
+    std::string text = "has not connected to " + own_text();
+    if (accept_error_ != 0) {
+      text += format(
+          ", which cannot accept connections: %s; look at its limit of open files "
+          "(ulimit -n)",
+          errno_text(accept_error_).c_str());
+    }
+    return text;
   }
   return "is connected";
 }

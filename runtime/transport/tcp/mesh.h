@@ -76,7 +76,8 @@ class Mesh {
 
   using Connected = std::function<void(Result<Socket>)>;
   /// Loop's thread. Dials, or waits for the peer's call; `done` runs once, unless forgotten; with
-  /// ABORTED when the peer has destroyed the communicator.
+  /// ABORTED when the peer has destroyed the communicator, and with SYSTEM where the fault is this
+  /// process's.
   void connect(const std::string& communicator, int32_t rank, int32_t connection, Connected done);
   /// Loop's thread. The communicator is made here; its name may have been forgotten before.
   void expect(const std::string& communicator);
@@ -113,6 +114,7 @@ class Mesh {
   Socket listener_;
   std::unique_ptr<net::FdWatcher> watcher_;
   std::unique_ptr<net::Timer> shortage_;  ///< of descriptors: accepts again when it fires
+  int accept_error_ = 0;                  ///< what there is too little of; 0: enough
   std::map<uint64_t, std::shared_ptr<Handshake>> greeting_;  ///< accepted, no hello yet; by age
   uint64_t last_greeting_ = 0;
   std::map<Key, std::shared_ptr<Handshake>> dialling_;

@@ -255,7 +255,7 @@ Result<Socket> begin_connect(const net::Address& to, const net::Address& source)
       errno == EINTR) {
     return socket;
   }
-  return Status(Code::kSystem, connect_error_text(errno));
+  return Status(Code::kPeerLost, connect_error_text(errno));
 }
 
 int connect_error(const Socket& socket) {

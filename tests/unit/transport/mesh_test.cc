@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -136,6 +137,23 @@ struct Scene {
   std::vector<std::shared_ptr<Mesh>> meshes;
 };
 
+/// This process gets no further descriptor.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &before_) == 0);
+    rlimit few = before_;
+    few.rlim_cur = 3;
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  }
+  ~NoDescriptors() { CHECK(setrlimit(RLIMIT_NOFILE, &before_) == 0); }
+  NoDescriptors(const NoDescriptors&) = delete;
+  NoDescriptors& operator=(const NoDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
 }  // namespace
 
 TEST_CASE("Mesh: who calls too early is kept until asked for, and gets the connection") {
@@ -146,6 +164,42 @@ TEST_CASE("Mesh: who calls too early is kept until asked for, and gets the conne
   const AnswerPtr asked = scene.connect(1, "c");
   REQUIRE(asked->done.wait(kPatient));
   CHECK(send(early->socket.fd(), "x", 1, MSG_NOSIGNAL) == 1);
+}
+
+TEST_CASE("Mesh: a process without a descriptor left blames itself, and goes on when it has some") {
+  Scene scene;
+  {
+    const NoDescriptors none;
+    const Status status = scene.meshes[0]->probe(1, kPatient);
+    CHECK(status.code() == Code::kSystem);
+    CHECK(status.message() == scene.meshes[0]->own_text() + " cannot connect to " +
+                                  scene.peers[1].text() +
+                                  ": cannot make a socket: Too many open files; look at the limit "
+                                  "of open files (ulimit -n)");
+  }
+  const auto awaited = scene.connect(1, "world");
+  const std::string waits = "has not connected to " + scene.meshes[1]->own_text();
+  std::string text;
+  const auto look = [&] {
+    scene.meshes[1]->loop()->run([&] { text = scene.meshes[1]->progress("world", 0); });
+    return text == waits;
+  };
+  CHECK(look());
+  const net::Address& to = scene.peers[1].address;
+  const Socket stranger(socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  {
+    const NoDescriptors none;
+    REQUIRE(connect(stranger.fd(), reinterpret_cast<const sockaddr*>(&to.storage), to.length) == 0);
+    while (look() && !kPatient.deadline.passed()) std::this_thread::yield();
+  }
+  CHECK(text == waits +
+                    ", which cannot accept connections: Too many open files; look at its limit of "
+                    "open files (ulimit -n)");
+  const auto called = scene.connect(0, "world");
+  REQUIRE(called->done.wait(kPatient));
+  CHECK(called->status.ok());
+  REQUIRE(awaited->done.wait(kPatient));
+  CHECK(awaited->status.ok());
 }
 
 TEST_CASE("Mesh: calls for a communicator that has ended are refused, not kept") {
