@@ -87,7 +87,7 @@ Result<PortRange> parse_port_range(const std::string& text);
 /// Listens on `address` at the first free port of the range.
 Result<Socket> listen_on(net::Address address, PortRange ports);
 /// Begins to connect, from `source` where the families agree; ends when the socket is writable.
-/// SYSTEM: this process gets no socket; PEER_LOST: there is no way to `to`.
+/// Fails with SYSTEM if this process gets no socket, with PEER_LOST if it cannot connect to `to`.
 Result<Socket> begin_connect(const net::Address& to, const net::Address& source);
 /// The errno value of a connect() that ended; 0: connected.
 int connect_error(const Socket& socket);
