@@ -22,7 +22,7 @@ output=$(mktemp -d "${TMPDIR:-/tmp}/dt-quickstart-output.XXXXXX")
 trap 'rm -rf "$log" "$output"' EXIT
 programs=(examples/fashion_mnist/fashion_mnist runtime/cli/dt)
 tested=$root/build-tests
-say "building, which takes a minute or two the first time"
+say "building, which takes a few minutes the first time"
 if [ "$(grep -cE "^build (${programs[0]}|${programs[1]}):" "$tested/build.ninja" 2>/dev/null)" = 2 ] &&
   ! grep -q sanitize "$tested/setup_options" &&
   ninja -C "$tested" "${programs[@]}" >"$log" 2>&1 </dev/null; then
