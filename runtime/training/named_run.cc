@@ -37,7 +37,7 @@ std::vector<NamedThread::Part> NamedThread::take_parts(
         found->second.running = true;
         part.collective = found->second.collective;
         part.work = found->second.work;
-      } else if (!state.joining || state.closing) {
+      } else if (state.join != Join::kTold || state.closing) {
         // Rank 0 did not know yet that it has ended here.
         *withheld = state.failed.ok() ? "it has no \"" + part.name + "\"" : state.failed.message();
       }

@@ -76,7 +76,7 @@ Status NamedThread::submit(std::vector<Named::Submission> submissions, bool grou
   const Status status = state_.with([&](State& state) -> Status {
     if (!state.failed.ok()) return state.failed.within(where_ + " has failed before");
     if (state.closing) return Status(Code::kInvalidState, where_ + ": it was closed");
-    if (state.joining) {
+    if (state.join != Join::kNot) {
       return Status(Code::kInvalidState,
                     format("%s: rank %d has joined; submit nothing until dt_named_join gives the "
                            "last rank",
@@ -137,13 +137,20 @@ Result<int32_t> NamedThread::join(const Wait& wait) {
   DT_TRY(state_.with([&](State& state) -> Status {
     if (!state.failed.ok()) return state.failed.within(where_ + " has failed before");
     if (state.closing) return Status(Code::kInvalidState, where_ + ": it was closed");
-    state.joining = true;
+    if (state.join == Join::kNot) state.join = Join::kWanted;
     return {};
   }));
   bell_.ring();
-  (void)wait_until(wait, [](const State& state) { return !state.joining; });
-  return state_.with([&](const State& state) -> Result<int32_t> {
-    if (!state.joining) return state.last_joined;
+  // Where several threads wait, one finds kOver, and the others find what it left.
+  const auto over = [](const State& state) {
+    return state.join == Join::kOver || state.join == Join::kNot;
+  };
+  (void)wait_until(wait, over);
+  return state_.with([&](State& state) -> Result<int32_t> {
+    if (over(state)) {
+      state.join = Join::kNot;
+      return state.last_joined;
+    }
     DT_TRY(state.failed);
     if (state.closing) return Status(Code::kAborted, where_ + ": it was closed");
     return -1;
@@ -271,7 +278,7 @@ Result<bool> NamedThread::talk_to_coordinator() {
 
 bool NamedThread::awaits_answer() {
   return state_.with([](const State& state) {
-    return !state.pending.empty() || state.join_told || state.asked || state.leave_told;
+    return !state.pending.empty() || state.join == Join::kTold || state.asked || state.leave_told;
   });
 }
 
@@ -349,7 +356,8 @@ NamedNews NamedThread::take_news() {
       }
     }
     std::swap(news.overdue, state.overdue);
-    news.joins = state.joining && !std::exchange(state.join_told, true);
+    news.joins = state.join == Join::kWanted;
+    if (news.joins) state.join = Join::kTold;
     news.asks = state.reports < state.wanted && !std::exchange(state.asked, true);
     news.leaves = state.closing && !std::exchange(state.leave_told, true);
   });
@@ -437,7 +445,7 @@ Status NamedThread::heed(NamedAnswer answer) {
     }
     if (answer.joined >= 0) {
       state.last_joined = answer.joined;
-      state.joining = state.join_told = false;
+      state.join = Join::kOver;
     }
   });
   may_end_ = answer.may_end;

@@ -52,14 +52,19 @@ class NamedThread : public std::enable_shared_from_this<NamedThread> {
     bool running = false;
     bool overdue = false;
   };
+  enum class Join {
+    kNot,
+    kWanted,
+    kTold,  // to rank 0
+    kOver,  // all have, which the next join() gives
+  };
   struct State {
     std::unordered_map<std::string, Pending> pending;  // until their works are done
     std::vector<std::string> untold;                   // names of these, as they came
     std::vector<std::string> overdue;                  // names, of which rank 0 is to hear
     Deadline earliest = Deadline::never();             // no deadline of a pending one is before
     Deadline give_up = Deadline::never();  // something is overdue, and rank 0 does not answer
-    bool joining = false;                  // until all have
-    bool join_told = false;
+    Join join = Join::kNot;
     int32_t last_joined = -1;
     bool asked = false;  // rank 0 for a report
     std::string report;

@@ -491,6 +491,27 @@ TEST_CASE("named: ranks with fewer inputs join, and give zeros") {
   }
 }
 
+TEST_CASE("named: a join that ends between two calls is given by the second") {
+  require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
+    dt_named* named = nullptr;
+    RANK_TRY(dt_named_create(rank.world, nullptr, &named));
+    for (int round = 0; round < 50; ++round) {
+      int32_t last = -1;
+      if (rank.rank == 0) {
+        RANK_TRY(dt_named_join(named, 0, &last));
+        RANK_TRY(check(last == -1, "rank 1 has not joined"));
+      }
+      RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));
+      RANK_TRY(rank.rank == 1 ? dt_named_join(named, -1, &last) : DT_OK);
+      RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));
+      RANK_TRY(rank.rank == 0 ? dt_named_join(named, 20'000, &last) : DT_OK);
+      RANK_TRY(check(last == 1, "the last rank"));
+    }
+    dt_named_destroy(named);
+    return DT_OK;
+  }));
+}
+
 TEST_CASE("named: what a joined rank cannot give zeros to fails") {
   require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
     dt_named* named = nullptr;
