@@ -15,8 +15,8 @@
  *     communicator when it is ordered on the stream; `allreduce_async` returns a Work.
  *  5. Buffers belong to dt from the call to the completion of its Work, also if the Work object is
  *     destroyed before.
- *  6. An object that was moved from or closed holds NULL; dt refuses it with
- *     DT_ERR_INVALID_ARGUMENT.
+ *  6. An object that was moved from or closed holds NULL, which is refused with
+ *     DT_ERR_INVALID_ARGUMENT, also where the C function takes NULL for none.
  */
 
 #include <algorithm>
@@ -25,6 +25,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -135,6 +136,13 @@ inline void check(dt_status status) {
 
 [[noreturn]] inline void refuse(const std::string& message) {
   throw Error(DT_ERR_INVALID_ARGUMENT, no_info(), message);
+}
+
+/** Where NULL would mean none, and a closed object is a mistake. */
+template <class T>
+T* opened(T* handle, const char* what) {
+  if (handle == nullptr) refuse(std::string(what) + " was closed or moved from");
+  return handle;
 }
 
 /** Calls `read(buffer, capacity_bytes, &whole_bytes)` until everything fits; it may grow meanwhile.
@@ -279,6 +287,13 @@ class Config : public detail::Handle<dt_config, dt_config_destroy> {
   }
 };
 
+namespace detail {
+/** `config` may be null: none. */
+inline dt_config* handle_of(const Config* config, const char* what) {
+  return config == nullptr ? nullptr : opened(config->get_handle(), what);
+}
+}  // namespace detail
+
 /** Where a rank stands; fields as in dt_place. */
 struct Place {
   int32_t rank = 0;
@@ -342,7 +357,7 @@ struct BasicView {
   int64_t count = 0;                 /**< elements */
   dt_dtype dtype = DT_DTYPE_FORCE32; /**< DT_DTYPE_FORCE32: no view */
 
-  /** Nothing: for ranks that have nothing to give or to get. */
+  /** None: where a rank's view is ignored. One that has nothing is {nullptr, 0, dtype}. */
   BasicView() noexcept = default;
   BasicView(Void* memory, int64_t elements, dt_dtype type) noexcept
       : data(memory), count(elements), dtype(type) {}
@@ -409,6 +424,9 @@ void combine_by(dt_collective& one, const Function& combine) {
     }
   };
 }
+
+template <class T, class Function>
+void combine_by(dt_collective& one, const Function&& combine) = delete;  // it would be gone
 
 /** Of each channel, over all ranks, as dt_batch_moments() gives them. */
 struct BatchMoments {
@@ -738,9 +756,18 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
   /** The same for kinds with tables; a table that is null is none of this rank's. */
   dt_collective in_blocks(dt_kind kind, ConstView send, const Blocks* to, View recv,
                           const Blocks* from, int32_t peer, const CallOptions& options) const {
+    dt_dtype dtype = send.dtype != DT_DTYPE_FORCE32 ? send.dtype : recv.dtype;
     if (kind == DT_KIND_GATHERV && from == nullptr) recv = {};
     if (kind == DT_KIND_SCATTERV && to == nullptr) send = {};
     dt_collective one = describe(kind, send, recv, peer, options);
+    if (send.dtype == DT_DTYPE_FORCE32 && recv.dtype == DT_DTYPE_FORCE32) {
+      if (dtype == DT_DTYPE_FORCE32) {
+        detail::refuse(detail::kind_name(kind) +
+                       ": no view has a dtype, which is to be that of the other ranks; of nothing "
+                       "give {nullptr, 0, DT_F32}");
+      }
+      one.dtype = dtype;
+    }
     one.count = kind == DT_KIND_SCATTERV ? recv.count : send.count;
     if (to != nullptr) {
       one.send_counts = table(kind, *to, send.count);
@@ -805,7 +832,9 @@ class Job : public detail::Handle<dt_job, dt_job_destroy> {
   /** Joins with the settings that stand around the process. Collective. */
   Job() { detail::check(dt_init(nullptr, &handle_)); }
   /** Joins. Collective. */
-  explicit Job(const Config& config) { detail::check(dt_init(config.get_handle(), &handle_)); }
+  explicit Job(const Config& config) {
+    detail::check(dt_init(detail::opened(config.get_handle(), "Job: config"), &handle_));
+  }
 
   Place place() const {
     dt_place c;
@@ -943,7 +972,8 @@ class StoreServer : public detail::Handle<dt_store_server, dt_store_server_destr
  public:
   using Handle::Handle;
   explicit StoreServer(const Config& config) {
-    detail::check(dt_store_serve(config.get_handle(), &handle_));
+    detail::check(
+        dt_store_serve(detail::opened(config.get_handle(), "StoreServer: config"), &handle_));
   }
 
   int32_t port() const { return ask<int32_t>(dt_store_server_port); }
@@ -989,7 +1019,8 @@ struct PowerSgdOptions {
 /** Gradients reduced in buckets while the backward pass runs. */
 class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
  public:
-  using Handle::Handle;
+  /** None yet. */
+  explicit Reducer(std::nullptr_t) noexcept : Handle(nullptr) {}
   /** Collective over `comm`. */
   Reducer(const Comm& comm, const std::vector<Param>& params,
           const ReducerOptions& options = ReducerOptions()) {
@@ -1017,7 +1048,7 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
   /** hook(bucket, stage) reduces buckets in the reducer's place, see dt_bucket_hook, and gives what
    * it has started, or an empty Work. What it throws comes out of ready(), unused() or finish(). */
   void set_hook(std::function<Work(const dt_bucket&, int32_t)> hook) {
-    auto kept = std::make_unique<Hook>(Hook{std::move(hook), nullptr});
+    auto kept = std::make_unique<Hook>(std::move(hook));
     call(dt_reducer_set_hook, kept->function ? &Hook::run : nullptr,
          static_cast<void*>(kept.get()));
     hook_ = std::move(kept);
@@ -1102,8 +1133,12 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
     return statistics;
   }
 
+  dt_reducer* release() = delete;  // the hook would stay behind
+
  private:
   friend class Shard;
+  Reducer(dt_reducer* handle, std::size_t param_count)
+      : Handle(handle), param_count_(param_count) {}
   static std::vector<dt_param> to_c(const std::vector<Param>& params) {
     std::vector<dt_param> c_params;
     c_params.reserve(params.size());
@@ -1141,7 +1176,11 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
     return c_options;
   }
   struct Hook {
+    explicit Hook(std::function<Work(const dt_bucket&, int32_t)> hook)
+        : function(std::move(hook)) {}
+
     std::function<Work(const dt_bucket&, int32_t)> function;
+    std::mutex mutex;  // of what threads that are in ready() leave and take
     std::exception_ptr thrown;
 
     static dt_status run(void* self, const dt_bucket* bucket, int32_t stage, dt_work** out_work) {
@@ -1149,10 +1188,21 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
       try {
         *out_work = hook.function(*bucket, stage).release();
         return DT_OK;
+      } catch (const Error& error) {
+        hook.keep(std::current_exception());
+        return error.status();
       } catch (...) {
-        hook.thrown = std::current_exception();
+        hook.keep(std::current_exception());
         return DT_ERR_INTERNAL;
       }
+    }
+    void keep(std::exception_ptr exception) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      thrown = std::move(exception);
+    }
+    std::exception_ptr take() {
+      const std::lock_guard<std::mutex> lock(mutex);
+      return std::exchange(thrown, nullptr);
     }
   };
   template <class Function>
@@ -1160,8 +1210,9 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
     try {
       function();
     } catch (const Error&) {
-      if (hook_ == nullptr || hook_->thrown == nullptr) throw;
-      std::rethrow_exception(std::exchange(hook_->thrown, nullptr));
+      const std::exception_ptr thrown = hook_ == nullptr ? nullptr : hook_->take();
+      if (thrown == nullptr) throw;
+      std::rethrow_exception(thrown);
     }
   }
   std::size_t param_count_ = 0;
@@ -1184,7 +1235,8 @@ class Optimizer;
 /** Parameters of which each rank updates its own pieces. */
 class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
  public:
-  using Handle::Handle;
+  /** None yet. */
+  explicit Shard(std::nullptr_t) noexcept : Handle(nullptr) {}
   /** Collective over `comm`. On GPUs parameters and gradients lie in the GPU's memory. */
   Shard(const Comm& comm, const std::vector<Param>& params,
         const ShardOptions& options = ShardOptions()) {
@@ -1213,8 +1265,7 @@ class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
     c_options.shapes = shapes.data();
     detail::check(dt_shard_create(comm.get_handle(), c_params.data(),
                                   detail::count32(c_params.size()), &c_options, &handle_));
-    reducer_ = Reducer(ask<dt_reducer*>(dt_shard_reducer));
-    reducer_.param_count_ = params.size();
+    reducer_ = Reducer(ask<dt_reducer*>(dt_shard_reducer), params.size());
     ranks_ = static_cast<size_t>(comm.size());
   }
 
@@ -1343,10 +1394,12 @@ class Optimizer : public detail::Handle<dt_optimizer, dt_optimizer_destroy> {
 };
 
 inline void Shard::save(const std::string& path, const Optimizer& optimizer) {
-  call(dt_shard_save, optimizer.get_handle(), path.c_str());
+  call(dt_shard_save, detail::opened(optimizer.get_handle(), "Shard::save: optimizer"),
+       path.c_str());
 }
 inline void Shard::load(const std::string& path, Optimizer& optimizer) {
-  call(dt_shard_load, optimizer.get_handle(), path.c_str());
+  call(dt_shard_load, detail::opened(optimizer.get_handle(), "Shard::load: optimizer"),
+       path.c_str());
 }
 
 /** Fields as in dt_named_options. */
@@ -1411,7 +1464,9 @@ class Named : public detail::Handle<dt_named, dt_named_destroy> {
     return last;
   }
   /** What waits for other ranks, a line each. */
-  std::string report(int64_t timeout_ms = -1) const { return read(dt_named_report, timeout_ms); }
+  std::string report(int64_t timeout_ms = -1) const {
+    return detail::without_nul(read(dt_named_report, timeout_ms));
+  }
   dt_named_statistics statistics() const {
     dt_named_statistics filled;
     dt_named_statistics_init(&filled);
@@ -1492,7 +1547,7 @@ class Outer : public detail::Handle<dt_outer, dt_outer_destroy> {
 inline dt_ps_place ps_info(const Config* config = nullptr) {
   dt_ps_place place;
   dt_ps_place_init(&place);
-  detail::check(dt_ps_info(config == nullptr ? nullptr : config->get_handle(), &place));
+  detail::check(dt_ps_info(detail::handle_of(config, "ps_info: config"), &place));
   return place;
 }
 
@@ -1507,8 +1562,7 @@ class PsServer : public detail::Handle<dt_ps_server, dt_ps_server_destroy> {
   using Handle::Handle;
   explicit PsServer(const Config* config = nullptr,
                     const PsServerOptions& options = PsServerOptions()) {
-    detail::check(
-        dt_ps_serve(config == nullptr ? nullptr : config->get_handle(), &options, &handle_));
+    detail::check(dt_ps_serve(detail::handle_of(config, "PsServer: config"), &options, &handle_));
   }
   int32_t port() const { return ask<int32_t>(dt_ps_server_port); }
   /** Until all workers have left. False: the time-out came first. */
@@ -1616,8 +1670,7 @@ class Ps : public detail::Handle<dt_ps, dt_ps_destroy> {
  public:
   using Handle::Handle;
   explicit Ps(const Config* config = nullptr, const PsOptions& options = PsOptions()) {
-    detail::check(
-        dt_ps_connect(config == nullptr ? nullptr : config->get_handle(), &options, &handle_));
+    detail::check(dt_ps_connect(detail::handle_of(config, "Ps: config"), &options, &handle_));
   }
   /** Name, rows and columns go before those of `spec`. */
   PsVariable variable(const std::string& name, int64_t rows, int32_t columns,

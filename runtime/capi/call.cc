@@ -27,7 +27,7 @@ static_assert(static_cast<int>(Dtype::kF64) == DT_F64 && static_cast<int>(Dtype:
 
 /// The calling thread's last error.
 struct LastError {
-  bool any = false;
+  uint64_t count = 0;  // so far
   ErrorInfo info;
 };
 
@@ -40,14 +40,16 @@ LastError& last_error() {
 
 dt_status record(const Status& status) {
   LastError& error = last_error();
-  error.any = true;
+  ++error.count;
   error.info = status.info();
   return static_cast<dt_status>(error.info.code);
 }
 
+uint64_t recorded() { return last_error().count; }
+
 dt_status record_out_of_memory() noexcept {
   LastError& error = last_error();
-  error.any = true;
+  ++error.count;
   error.info = ErrorInfo();
   error.info.code = Code::kOutOfMemory;
   error.info.message = "out of memory";  // short enough to need none
@@ -137,8 +139,8 @@ const char* dt_last_error(void) { return dt::capi::last_error().info.message.c_s
 dt_status dt_last_error_info(dt_error_info* out_info) {
   // Not recorded: asking for the last error must not replace it, unless the question is wrong.
   const auto& error = dt::capi::last_error();
-  const dt::Status status =
-      dt::capi::fill_error_info("dt_last_error_info", error.any ? &error.info : nullptr, out_info);
+  const dt::Status status = dt::capi::fill_error_info(
+      "dt_last_error_info", error.count > 0 ? &error.info : nullptr, out_info);
   return status.ok() ? DT_OK : dt::capi::record(status);
 }
 

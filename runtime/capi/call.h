@@ -21,6 +21,9 @@ namespace dt::capi {
 /// Keeps the error for dt_last_error() of this thread and returns its number.
 dt_status record(const Status& status);
 
+/// How many errors this thread has recorded.
+uint64_t recorded();
+
 /// As record(), without memory: a fixed text.
 dt_status record_out_of_memory() noexcept;
 

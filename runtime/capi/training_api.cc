@@ -93,14 +93,18 @@ training::Hook hook_of(dt_bucket_hook function, void* user_data) {
     view.dtype = static_cast<dt_dtype>(bucket.dtype);
     view.stream = reinterpret_cast<dt_stream>(bucket.stream);
     dt_work* work = nullptr;
+    const uint64_t errors = recorded();
     const dt_status status = function(user_data, &view, stage, &work);
     if (status != DT_OK) {
       dt_work_destroy(work);
       const Code code =
           status > DT_OK && status <= DT_ERR_INTERNAL ? static_cast<Code>(status) : Code::kInternal;
-      return Status(code,
-                    format("it returned %s (%d); this thread's last error is \"%s\"",
-                           dt_status_name(status), static_cast<int>(status), dt_last_error()));
+      const std::string returned =
+          format("it returned %s (%d); ", dt_status_name(status), static_cast<int>(status));
+      return Status(
+          code, returned + (recorded() == errors
+                                ? "no call of dt failed in it: look at what this rank says"
+                                : format("this thread's last error is \"%s\"", dt_last_error())));
     }
     if (work == nullptr) return training::HookWork{};
     const Call call("the reducer's hook");

@@ -36,6 +36,18 @@ static_assert(!becomes<std::span<const float>, dt::View>, "");
 static_assert(becomes<std::span<const float>, dt::ConstView>, "");
 #endif
 
+struct Adds {
+  void operator()(const float& in, float& inout) const { inout += in; }
+};
+template <class Function, class = void>
+struct combines : std::false_type {};
+template <class Function>
+struct combines<Function, std::void_t<decltype(dt::combine_by<float>(std::declval<dt_collective&>(),
+                                                                     std::declval<Function>()))>>
+    : std::true_type {};
+static_assert(combines<Adds&>::value && combines<const Adds&>::value, "");
+static_assert(!combines<Adds>::value, "it would be gone when the operation runs");
+
 // Each is to find one overload, without a warning.
 [[maybe_unused]] void calls(dt::Comm& comm, float* pointer, void* memory, dt_stream stream) {
   std::vector<float> values(3), more(6);

@@ -107,6 +107,43 @@ TEST_CASE("hook: what it may not call, when it may be set, and with which option
   }));
 }
 
+TEST_CASE("hook: the other ranks hear what failed in it, and no error of before") {
+  for (const bool in_dt : {false, true}) {
+    CAPTURE(in_dt);
+    std::vector<std::string> heard(2);
+    require_all_ok(run_ranks(2, [&](const Rank& rank) -> dt_status {
+      dt_comm* same = nullptr;
+      RANK_TRY(dt_comm_split(rank.world, 0, rank.rank, &same));
+      dt::Comm comm(same);
+      dt::Reducer reducer(comm, {{4, DT_F32, "weight"}});
+      reducer.set_hook([&](const dt_bucket& bucket, int32_t stage) -> dt::Work {
+        if (rank.rank == 0 && !in_dt) throw std::runtime_error("no more");
+        if (rank.rank == 0) comm.broadcast(dt::View(bucket.data, 1, bucket.dtype), 7);
+        return stage == 1 ? dt::Work(nullptr)
+                          : comm.allreduce_async(dt::View(bucket.data, bucket.count, bucket.dtype));
+      });
+      if (dt_work_test(nullptr, nullptr) == DT_OK) return DT_ERR_INTERNAL;  // an error of before
+      float weight[] = {1, 2, 3, 4};
+      std::string& text = heard[static_cast<size_t>(rank.rank)];
+      for (const bool ends : {false, true}) {  // the step ends on all ranks
+        try {
+          ends ? reducer.finish() : reducer.ready(0, weight);
+        } catch (const std::exception& error) {
+          if (text.empty()) text = error.what();
+        }
+      }
+      return DT_OK;
+    }));
+    CAPTURE(heard[0]);
+    CAPTURE(heard[1]);
+    CHECK(contains(heard[0].c_str(), in_dt ? "root is 7" : "no more"));
+    CHECK(contains(heard[1].c_str(),
+                   in_dt ? "it returned DT_ERR_INVALID_ARGUMENT" : "it returned DT_ERR_INTERNAL"));
+    CHECK(contains(heard[1].c_str(), in_dt ? "root is 7" : "no call of dt failed in it"));
+    CHECK(!contains(heard[1].c_str(), "work is NULL"));
+  }
+}
+
 TEST_CASE("hook: in C++ a function, whose exception comes out of the call that ran it") {
   require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
     dt_comm* same = nullptr;

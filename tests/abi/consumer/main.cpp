@@ -124,6 +124,11 @@ void with_blocks(dt::Comm& comm, bool blocking) {
   four = joined;
   CALL(gatherv, mine, four, me == 0 ? dt::Blocks(counts, apart) : dt::Blocks(), 0);
   EXPECT(four == (me == 0 ? turned : joined));
+  // Of rank 1 nothing is wanted, and its recv, which is ignored, says of which type.
+  const std::vector<int64_t> of_one{1, 0};
+  four = joined;
+  CALL(gatherv, me == 0 ? dt::ConstView(mine) : dt::ConstView(), four, of_one, 0);
+  EXPECT(four == joined);
   CALL(scatterv, turned, {counts, apart}, own, 1);
   EXPECT(own == mine);
   CALL(reduce_scatterv, turned, {counts, apart}, own);
@@ -177,6 +182,7 @@ void wrong_views(dt::Comm& comm) {
   refused("an int64_t for each", [&] { comm.allgatherv(two, four, ints); });
   refused("allgatherv: send has 2 elements, but this rank's count is",
           [&] { comm.allgatherv(two, four, counts); });
+  refused("gatherv: no view has a dtype", [&] { comm.gatherv({}, {}, {}, 1 - comm.rank()); });
   refused("part: elements 2 to 5 of a view of 4", [&] { (void)dt::View(four).part(2, 3); });
   refused("root is 2", [&] { comm.broadcast(four, 2); });
 }
@@ -255,6 +261,7 @@ void training(dt::Job& job) {
   EXPECT(reducer.stats().steps == 1);
   EXPECT(reducer.bucket(0) >= 0);
   reducer.rebuild();
+  EXPECT(dt::Named(comm).report(60'000).empty());
 
   const float rows[] = {1, 10, 3, 30};
   const dt::BatchMoments moments = comm.batch_moments(rows, 2, 2, 1, DT_F32);
@@ -295,6 +302,22 @@ void training(dt::Job& job) {
   EXPECT(mixed == all);
 }
 
+/// Where the C function takes NULL for none, a closed object would silently be none.
+void closed(dt::Job& job) {
+  dt::Config config = alone();
+  config.close();
+  refused("Job: config was closed or moved from", [&] { dt::Job other(config); });
+  refused("StoreServer: config was closed", [&] { dt::StoreServer other(config); });
+  refused("ps_info: config was closed", [&] { (void)dt::ps_info(&config); });
+  refused("Ps: config was closed", [&] { dt::Ps other(&config); });
+  refused("PsServer: config was closed", [&] { dt::PsServer other(&config); });
+  dt::Shard shard(job.world(), {{4, DT_F32, "weight"}});
+  dt::Optimizer optimizer = dt::Optimizer::sgd(shard);
+  optimizer.close();
+  refused("Shard::save: optimizer was closed", [&] { shard.save("/nowhere/file", optimizer); });
+  refused("Shard::load: optimizer was closed", [&] { shard.load("/nowhere/file", optimizer); });
+}
+
 void errors(dt::Job& job) {
   dt::Comm comm = job.world();
   const dt::Comm taken = std::move(comm);
@@ -328,6 +351,7 @@ int main() {
     collectives(job);
     store(job);
     training(job);
+    closed(job);
     const dt::StoreServer server(config);
     EXPECT(server.port() > 0);
     job.finalize();
