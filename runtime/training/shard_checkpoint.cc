@@ -21,8 +21,6 @@
 namespace dt::training {
 namespace {
 
-constexpr int64_t kMostSteps = int64_t{1} << 53;  // that a double tells apart
-
 /// What this rank has of all parameters. On a GPU `stream` waits until it is there.
 Result<std::vector<Shard::Piece>> all_pieces(Shard& shard, cuda::Stream stream) {
   std::vector<Shard::Piece> pieces;

@@ -23,6 +23,7 @@ namespace dt::training {
 
 /// The longest header, in bytes, that the library safetensors reads.
 inline constexpr int64_t kLongestHeader = 100'000'000;
+inline constexpr int64_t kMostSteps = int64_t{1} << 53;  // in a file; that a double tells apart
 
 /// What the optimizer's tensors are called: "optimizer.<first>.<parameter>". Null: not there.
 struct FileOptimizer {

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <dt/dt.hpp>
+#include <fstream>
 #include <stdexcept>
 
 #include "../sanitizers.h"
@@ -270,6 +271,19 @@ TEST_CASE("outer: saved in the middle, and gone on from there with the same bits
   for (const Floats& each : ended) CHECK(same_bits(each, ended[0]));
 }
 
+/// Over those of each parameter in a file that had two steps.
+void write_steps(const std::string& path, int64_t steps) {
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  const auto size = static_cast<size_t>(8 * std::size(kCounts));
+  // The numbers are the widest dtype, so they lie first.
+  const int64_t header = *reinterpret_cast<const int64_t*>(bytes.data());
+  for (size_t at = 0; at < size; at += 8) {
+    std::memcpy(&bytes[static_cast<size_t>(header) + 8 + at], &steps, sizeof steps);
+  }
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
 TEST_CASE("outer: what cannot be saved or loaded is named, and changes nothing") {
   const TempFolder folder;
   const std::string path = folder.path() + "/outer";
@@ -303,6 +317,12 @@ TEST_CASE("outer: what cannot be saved or loaded is named, and changes nothing")
         plain.save(path + "plain" + std::to_string(rank.rank));
         const Floats before = local.values;
         refused([&] { outer.load(path + "plain0"); }, DT_ERR_INVALID_ARGUMENT, "momentum_buffer");
+        write_steps(path + std::to_string(rank.rank), INT64_MAX);
+        refused([&] { outer.load(path + std::to_string(rank.rank)); }, DT_ERR_INVALID_ARGUMENT,
+                "or one that cannot be; give a file that dt_outer_save wrote");
+        write_steps(path + std::to_string(rank.rank), rank.rank);
+        refused([&] { outer.load(path + std::to_string(rank.rank)); }, DT_ERR_MISMATCH,
+                "read different files");
         if (!same_bits(before, local.values))
           throw std::logic_error("a failed load changed values");
       })));
@@ -480,6 +500,35 @@ TEST_CASE("outer: groups with shards of 16 bits, whose optimizers follow") {
     for (const auto& each : ended) {
       CHECK(each == std::vector<uint16_t>(300, 0x3e80));  // 1 - 2 * 0.375
     }
+  }
+}
+
+TEST_CASE("outer: who has loaded a file gives its values to who has not") {
+  const TempFolder folder;
+  const std::string path = folder.path() + "/outer";
+  std::vector<Floats> ended(4);
+  require_all_ok(run_ranks(4, in_cpp([&](const Rank& rank) {
+                             dt::Comm world = world_of(rank);
+                             const dt::Comm pair = *world.split(rank.rank / 2, rank.rank);
+                             Local local;
+                             {
+                               Local trained;
+                               dt::Outer outer(world, trained.params());
+                               trained.train(1, rank.rank);
+                               (void)outer.step();
+                               if (rank.rank == 0) outer.save(path);
+                             }
+                             world.barrier();
+                             dt::Outer outer(pair, local.params());
+                             if (rank.rank >= 2) outer.load(path);
+                             const bool same = same_bits(local.values, first_values());
+                             if (same != (rank.rank < 2)) throw std::logic_error("not loaded");
+                             outer.move(world);
+                             ended[static_cast<size_t>(rank.rank)] = local.values;
+                           })));
+  for (const Floats& each : ended) {
+    CHECK(same_bits(each, ended[3]));
+    CHECK(!same_bits(each, first_values()));
   }
 }
 
