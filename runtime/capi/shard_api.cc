@@ -175,7 +175,9 @@ dt_status dt_shard_create(dt_comm* comm, const dt_param* params, int32_t count,
     if (asked.offload != nullptr) chosen.offload = asked.offload;
     DT_TRY_VALUE(chosen.reducer,
                  read_reducer_options(call, *on, asked.reducer, "options->reducer", read));
-    if (asked.reducer != nullptr && asked.reducer->row_elements != nullptr) {
+    dt_reducer_options of;
+    DT_TRY(read_options(call, asked.reducer, "options->reducer", "dt_reducer_options_init", &of));
+    if (of.row_elements != nullptr) {
       return call.invalid(
           "options->reducer->row_elements is set; a shard's gradients are dense: give rows to a "
           "dt_reducer, or to parameter servers (dt_ps_connect)");

@@ -149,8 +149,10 @@ void Moments::merge(const Moments& other) {
   const auto other_count = static_cast<double>(other.count);
   const double share = other_count / (own_count + other_count);
   for (size_t c = 0; c < mean.size(); ++c) {
-    // Equal infinities have no difference, and their mean is the same.
-    const double difference = other.mean[c] == mean[c] ? 0 : other.mean[c] - mean[c];
+    // An infinite mean stays; the deviation of the rank that had it is NaN.
+    const bool stays =
+        other.mean[c] == mean[c] || (std::isinf(mean[c]) && std::isfinite(other.mean[c]));
+    const double difference = stays ? 0 : other.mean[c] - mean[c];
     mean[c] += difference * share;
     deviation[c] += other.deviation[c] + difference * difference * (own_count * share);
   }

@@ -78,7 +78,8 @@ Exhibit own_exhibit(const std::string& name) {
   Exhibit exhibit;
   exhibit.pid = getpid();
   put_cut(exhibit.name, name);
-  if (gethostname(exhibit.host, sizeof exhibit.host - 1) != 0) put_cut(exhibit.host, "unknown");
+  char host[256] = "";  // a name that does not fit would be an error
+  put_cut(exhibit.host, gethostname(host, sizeof host - 1) == 0 ? host : "unknown");
   return exhibit;
 }
 

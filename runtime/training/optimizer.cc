@@ -117,7 +117,7 @@ Status Optimizer::allocate() {
   for (size_t i = 0; i < states_.size(); ++i) {
     State& state = states_[i];
     const Dtype dtype = shard_->params()[i].dtype;
-    const int64_t count = shard_->reducer()->result(static_cast<int32_t>(i)).count;
+    const int64_t count = shard_->reducer()->count(static_cast<int32_t>(i));
     const auto add = [&](char** array, bool wanted) {
       if (!wanted || count == 0) return;
       arrays.emplace_back(array, total);

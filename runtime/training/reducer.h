@@ -199,6 +199,8 @@ class Reducer {
     void* data = nullptr;
   };
   Part result(int32_t index) const;
+  /// Elements in result(), which do not change in the reducer of a shard. Of any thread.
+  int64_t count(int32_t index) const { return slots_[static_cast<size_t>(index)].count; }
   bool in_step() const { return begun_.load(std::memory_order_acquire); }
   bool has_results() const { return has_results_ && !begun_.load(std::memory_order_acquire); }
   const std::vector<Param>& params() const { return params_; }

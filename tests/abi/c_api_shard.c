@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -73,6 +74,15 @@ static void check_options(const fixture* f, const dt_param* params) {
   const int64_t row_elements[] = {1, 0};
   gradients.row_elements = row_elements;
   REFUSES("row_elements", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  // Of a program that knows the fields before it, whatever lies behind them.
+  gradients.struct_size = (uint32_t)offsetof(dt_reducer_options, row_elements);
+  gradients.predivide = -1;
+  REFUSES("predivide", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  gradients.predivide = 0;
+  dt_shard* shorter = NULL;
+  EXPECT(dt_shard_create(f->comm, params, 2, &options, &shorter) == DT_OK);
+  dt_shard_destroy(shorter);
+  gradients.struct_size = (uint32_t)sizeof gradients;
   gradients.row_elements = NULL;
   float weight[3];
   void* const grads[] = {weight, NULL};

@@ -196,9 +196,9 @@ TEST_CASE("batch_gradient_sums: give the gradient of the input that finite diffe
 
 TEST_CASE("batch_moments: NaN and infinities stay in their channel, as in plain sums") {
   const double infinity = std::numeric_limits<double>::infinity();
-  const Layout layout{{1, 1}, 4, 1};
-  const std::vector<double> input = {infinity, 1, std::nan(""), infinity, infinity,
-                                     3,        1, -infinity};
+  const Layout layout{{1, 1}, 6, 1};
+  const std::vector<double> input = {infinity, 1, std::nan(""), infinity, infinity, 3, infinity,
+                                     3,        1, -infinity,    3,        infinity};
   for (const Whole& each : on_ranks(input, input, layout, 1e-5)) {
     CHECK(each.mean[0] == infinity);
     CHECK(std::isnan(each.variance[0]));
@@ -206,6 +206,10 @@ TEST_CASE("batch_moments: NaN and infinities stay in their channel, as in plain 
     CHECK(each.variance[1] == 1.0);
     CHECK(std::isnan(each.mean[2]));
     CHECK(std::isnan(each.mean[3]));
+    for (const size_t channel : {4, 5}) {
+      CHECK(each.mean[channel] == infinity);
+      CHECK(std::isnan(each.variance[channel]));
+    }
     CHECK(each.sum[1] == 4.0);
     CHECK(std::isnan(each.product[2]));
   }
