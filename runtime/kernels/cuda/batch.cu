@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kMergeThreads)
     if (more == 0) continue;
     const double other = row[1 + channel];
     const double share = more / (count + more);
-    // The first has all of it. An infinite mean stays; the deviation of the rank that had it is NaN.
+    // The first has all of it. An infinite mean stays; the deviation of its rank is NaN.
     const bool stays = other == mean || (isinf(mean) && isfinite(other));
     const double difference = count == 0 || stays ? 0 : other - mean;
     mean = count == 0 ? other : mean + difference * share;
