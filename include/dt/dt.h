@@ -2788,10 +2788,10 @@ static inline void dt_outer_options_init(dt_outer_options* options) {
  *
  * Each rank of `comm` has an inner optimizer of its own. Where several ranks train one model
  * together, with a dt_reducer or a dt_shard over a communicator of theirs, `comm` joins those that
- * have the same parameters or pieces in different groups (dt_comm_split()). With a shard, whose
- * pieces dt_optimizer_step() has begun to send, ask for each dt_shard_piece() before
- * dt_outer_step(), which waits for that, and call dt_shard_updated() behind one that has changed
- * them.
+ * have the same parameters or pieces in different groups (dt_comm_split()). With a shard ask for
+ * each dt_shard_piece(), which waits until it was sent, before dt_outer_step(), _sync(), _load()
+ * and _move(), and call dt_shard_updated() behind the last three, and behind a step that has
+ * changed parameters.
  *
  * This keeps the global parameters in f32, and a momentum. In a turn the mean over ranks of
  * (global - own) parameters is the gradient of a step of SGD on them, as PyTorch's SGD does it;
