@@ -60,10 +60,10 @@ class _Under(Comm):
         super()._run(kind, self._kept(launch), op, peer, 0, name or self._name, timeout, tables)
 
     def _kept(self, launch: Launch) -> Launch:
-        """With what takes the name kept as long as the arrays: without it the operation would be aborted."""
-        self._by._open()
+        """With what takes the name kept as long as the arrays: without it the operation would be aborted. That is
+        the handle, since a group is closed before its operations run."""
         sent, received, count, dtype, keep = launch
-        return sent, received, count, dtype, (keep, self._by)
+        return sent, received, count, dtype, (keep, self._by._open())
 
     def _start(self, kind: Kind, launch: Launch, op: Op, peer: int, stream: Stream, name: Optional[str],
                timeout: Optional[float], tables: Optional[bytes] = None) -> Work:

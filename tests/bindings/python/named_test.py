@@ -128,7 +128,7 @@ class Named(unittest.TestCase):
             values = Values("f", [1] * 3)
             alive = weakref.ref(values)
             named = dt.Named(comm)
-            takes = weakref.ref(named)
+            takes = weakref.ref(named._owner)
             work = named.under("w").allreduce_async(values)
             del values, work, named  # the operation goes on
             gc.collect()
@@ -142,6 +142,29 @@ class Named(unittest.TestCase):
                     break
             self.assertEqual((alive(), takes()), (None, None))
             job.store.set("seen", b"")
+        run_ranks(2, body)
+
+    def test_works_of_a_group_keep_what_takes_the_names(self):
+        def body(job, comm):
+            values = [array.array("f", [comm.rank + i] * 3) for i in range(4)]
+
+            def begin():
+                named = dt.Named(comm)
+                if comm.rank == 1:
+                    job.store.wait(["begun"])
+                with named.group() as group:
+                    works = [group.under(f"w{i}").allreduce_async(each) for i, each in enumerate(values)]
+                return works, weakref.ref(named._owner)
+
+            works, takes = begin()
+            gc.collect()
+            if comm.rank == 0:
+                self.assertIsNotNone(takes())
+                job.store.set("begun", b"")
+            for i, work in enumerate(works):
+                self.assertTrue(work.wait(LIMIT_S))
+                self.assertEqual(values[i].tolist(), [2 * i + 1] * 3)
+            job.store.barrier("done", comm.size)
         run_ranks(2, body)
 
     def test_join_and_report(self):
