@@ -4,6 +4,7 @@
 from typing import Any, List, Optional, Tuple
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from ._comm import Comm
 from ._errors import invalid
@@ -35,6 +36,7 @@ class _Normalise(torch.autograd.Function):
         center = joint.to(input.dtype).view(shape)
         ctx.save_for_backward(given, weight, center, scale, total)
         ctx.comm, ctx.dims, ctx.shape = comm, dims, shape
+        ctx.bias_dtype = None if bias is None else bias.dtype
         output = (input - center) * scale
         if weight is not None:
             output = output * weight.view(shape)
@@ -45,6 +47,7 @@ class _Normalise(torch.autograd.Function):
         return output.to(given.dtype), joint, unbiased
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         given, weight, center, scale, total = ctx.saved_tensors
         gradient = gradients[0].to(center.dtype)
@@ -55,11 +58,11 @@ class _Normalise(torch.autograd.Function):
         means = (sums / total).to(center.dtype)
         of_gradient, of_product = (each.view(ctx.shape) for each in means.chunk(2))
         result = (gradient - of_gradient - normalised * of_product) * scale
-        if weight is None:
-            return result.to(given.dtype), None, None, None, None
+        if weight is not None:
+            result = result * weight.view(ctx.shape)
         bias_gradient, weight_gradient = own.chunk(2)
-        return ((result * weight.view(ctx.shape)).to(given.dtype), weight_gradient.to(weight.dtype),
-                bias_gradient.to(weight.dtype), None, None)
+        return (result.to(given.dtype), weight_gradient.to(weight.dtype) if ctx.needs_input_grad[1] else None,
+                bias_gradient.to(ctx.bias_dtype) if ctx.needs_input_grad[2] else None, None, None)
 
 
 class SyncBatchNorm(torch.nn.SyncBatchNorm):

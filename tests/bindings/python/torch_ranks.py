@@ -386,6 +386,8 @@ def check_sync_batch_norm(comm):
         wrapped.close()
         assert type(inner[0]) is torch.nn.SyncBatchNorm
 
+    check_sync_batch_norm_without(comm)
+
     class Derived(torch.nn.SyncBatchNorm):
         pass
 
@@ -398,6 +400,34 @@ def check_sync_batch_norm(comm):
             assert part in str(error), error
         else:
             raise AssertionError("a layer over other ranks was taken")
+
+
+def check_sync_batch_norm_without(comm):
+    """Weight or bias: their gradients, and no second derivative."""
+    whole = torch.randn(8, 6, generator=torch.Generator().manual_seed(3)) + 1
+    for missing in ("weight", "bias"):
+        models = []
+        for kind in (torch.nn.BatchNorm1d, torch.nn.SyncBatchNorm):
+            torch.manual_seed(2)
+            layer = kind(6)
+            setattr(layer, missing, None)
+            models.append(torch.nn.Sequential(torch.nn.Linear(6, 6), layer))
+        alone, inner = models
+        wrapped = dt.torch.DistributedDataParallel(inner, comm)
+        for model, given, share in ((alone, whole, 1), (wrapped, whole[4 * comm.rank:][:4], 2)):
+            (model(given).square() * torch.linspace(-1, 1, 6) * share).sum().backward()
+        for (name, expected), found in zip(alone.named_parameters(), inner.parameters()):
+            assert torch.allclose(expected.grad, found.grad, atol=1e-4), (missing, name, expected.grad, found.grad)
+        given = torch.randn(4, 6, requires_grad=True)
+        gradient, = torch.autograd.grad((inner[1](given).square() * torch.linspace(-1, 1, 6)).sum(), given,
+                                        create_graph=True)
+        try:
+            gradient.sum().backward()
+        except RuntimeError as error:
+            assert "once_differentiable" in str(error), error
+        else:
+            raise AssertionError("a second derivative was taken")
+        wrapped.close()
 
 
 def check_compiled(comm):
