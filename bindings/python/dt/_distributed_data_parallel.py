@@ -32,12 +32,15 @@ class DistributedDataParallel(torch.nn.Module):
     Every parameter that requires a gradient must get one in each step; backward() raises
     dt.InvalidStateError on all ranks otherwise, and names those that did not. With
     find_unused_parameters one that a rank did not use counts as zero there, and keeps its gradient where
-    no rank used it; each rank must use at least one. static_graph says that every step uses the parameters
+    no rank used it; each rank must use at least one. One whose grad is not None, as after a pass in no_sync(),
+    counts as used. static_graph says that every step uses the parameters
     of the first one: what a rank does not use is learned there, and later steps exchange nothing for it. A
     step also ends with the first graph that gives a gradient, so torch.utils.checkpoint needs use_reentrant=False here.
 
-    When backward() ends with an exception on one rank, the others wait for it: its next forward pass
-    ends the step, with a dt.InvalidStateError on all ranks where gradients are missing.
+    When backward() ends with an exception on one rank after a parameter has got its gradient, the others wait
+    for it: its next forward pass ends the step, with a dt.InvalidStateError on all ranks where gradients are
+    missing. After an exception before that no step has begun on this rank: its next backward() would take part
+    in the step of the others, so end the program, or do that backward() again.
 
     Gradients of torch.nn.Embedding and EmbeddingBag with sparse=True travel as rows, and stay sparse; over
     host memory.
@@ -189,8 +192,11 @@ class DistributedDataParallel(torch.nn.Module):
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
             self._in_step = True
         gradient = parameter.grad
-        if gradient is None:
-            return  # finish() names it
+        if gradient is not None:  # else finish() names it
+            self._pass_on(index, gradient)
+
+    def _pass_on(self, index: int, gradient: torch.Tensor) -> None:
+        parameter = self._trained[index]
         if gradient.is_sparse != (index in self._by_rows):
             raise invalid(f"DistributedDataParallel: gradient {index} is {'sparse' if gradient.is_sparse else 'dense'}; "
                           "those of Embedding and EmbeddingBag with sparse=True must be sparse, and no others")
@@ -217,6 +223,8 @@ class DistributedDataParallel(torch.nn.Module):
 
     def _finish(self) -> None:
         self._in_step = False
+        if self._find_unused or (self._static and self._never_used is None):
+            self._pass_on_earlier()
         missing = set(range(len(self._trained))) - self._used - self._by_rows
         self._used.clear()
         if self._never_used is not None:
@@ -234,6 +242,13 @@ class DistributedDataParallel(torch.nn.Module):
         for index in self._by_rows:
             if not (self._find_unused or self._static) or self._reducer.used(index):
                 self._trained[index].grad = self._sparse(index)
+
+    def _pass_on_earlier(self) -> None:
+        """Gradients of parameters that earlier passes in no_sync() used, and the last one did not."""
+        for index in sorted(set(range(len(self._trained))) - self._used):
+            gradient = self._trained[index].grad
+            if gradient is not None:
+                self._pass_on(index, gradient)
 
     def _sparse(self, index: int) -> torch.Tensor:
         """The mean of a gradient that came as rows."""

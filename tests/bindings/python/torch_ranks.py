@@ -3,6 +3,7 @@
 
 As a program: checks that on 2 ranks, started by `dt run`."""
 
+import contextlib
 import copy
 import gc
 import os
@@ -91,6 +92,7 @@ def check(comm):
     check_broken_step(comm, ours, inputs, labels)
     check_wrapped_again(comm)
     check_unused(comm)
+    check_unused_last(comm)
     check_static_graph(comm)
     check_sparse(comm)
     check_reductions(comm)
@@ -152,6 +154,40 @@ def check_unused(comm):
         for optimizer in optimizers:
             optimizer.step()
     ours.close()
+
+
+def check_unused_last(comm):
+    """Layers that some ranks use in passes without averaging alone: all get the mean of the sums. So does PyTorch 2
+    with find_unused_parameters. With static_graph the first step is such a one."""
+    plain = Branches()
+    wrapped = [dt.torch.DistributedDataParallel(Branches(), comm, **{option: True})
+               for option in ("find_unused_parameters", "static_graph")]
+    if int(torch.__version__.partition(".")[0]) >= 2:
+        wrapped.append(torch.nn.parallel.DistributedDataParallel(Branches(), find_unused_parameters=True))
+    torch.manual_seed(comm.rank)
+    for step in range(4):
+        earlier, last = (torch.randn(5, 6) for _ in range(2))
+        # Layer 1: one rank earlier, the other at last. Layer 2: one rank or both, earlier alone.
+        passes = ([0, 1], [0]) if (step + comm.rank) % 2 == 0 else ([0, 2], [0, 1])
+        if step == 3:
+            passes = ([0, 2], [0])
+        for each in (plain, *wrapped):
+            each.zero_grad(set_to_none=step % 3 == 0)
+            with contextlib.nullcontext() if each is plain else each.no_sync():
+                each(earlier, passes[0]).square().sum().backward()
+            each(last, passes[1]).square().sum().backward()
+        for index, (name, parameter) in enumerate(plain.named_parameters()):
+            expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+            comm.allreduce(expected, op="avg")
+            for each in wrapped:
+                found = list(each.module.parameters())[index].grad
+                if expected.any():
+                    assert torch.allclose(expected, found, atol=1e-6), (step, name, type(each))
+                else:
+                    assert found is None or not found.any(), (step, name, type(each))
+        if step == 0:
+            wrapped.pop(1).close()  # static: later steps use what the first one did
+    wrapped[0].close()
 
 
 def check_static_graph(comm):
