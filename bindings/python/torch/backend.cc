@@ -178,6 +178,7 @@ class Backend final : public c10d::Backend {
       check_one(call.title, outputs.size() == 1 && inputs.size() == 1);
       const Elements elements = reduced(outputs[0], options.reduceOp);
       check_list(call, size_, inputs[0], outputs[0], false);
+      check_own(call, rank_, inputs[0], outputs[0]);
       auto& one = call.add(DT_KIND_REDUCE_SCATTERV, elements);
       Tensors1 sent;
       for (const Tensor& each : inputs[0]) sent.push_back(elements.scaled(each));
@@ -327,6 +328,7 @@ class Backend final : public c10d::Backend {
  private:
   void gather_all(Call& call, const Tensors1& outputs, const Tensor& input) const {
     check_list(call, size_, outputs, input, false);
+    check_own(call, rank_, outputs, input);
     const Elements elements = moved(input);
     auto& one = call.add(DT_KIND_ALLGATHERV, elements);
     one.recv_counts = call.counts(outputs, elements);

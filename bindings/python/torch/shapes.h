@@ -40,6 +40,17 @@ inline void check_list(const Call& call, int size, const std::vector<at::Tensor>
     }
   }
 }
+/** This rank's own tensor of a list has the elements of `part`. */
+inline void check_own(const Call& call, int rank, const std::vector<at::Tensor>& list,
+                      const at::Tensor& part) {
+  const int64_t listed = list[static_cast<size_t>(rank)].numel();
+  if (listed == part.numel()) return;
+  throw_error(DT_ERR_INVALID_ARGUMENT,
+              std::string(call.title) + " on rank " + std::to_string(rank) + ": tensor " +
+                  std::to_string(rank) + " of the list has " + std::to_string(listed) +
+                  " elements, but this rank's single tensor has " + std::to_string(part.numel()) +
+                  "; make them equal");
+}
 /** Elements that each rank gets of the rows of a tensor; without splits equally many. */
 inline const int64_t* rows(Call& call, int size, const at::Tensor& tensor,
                            std::vector<int64_t> splits, const Elements& elements) {

@@ -67,6 +67,20 @@ def case_collectives(dist, torch, rank, size):
     dist.barrier()
 
 
+def case_wrong_sizes(dist, torch, rank, size):
+    """Of this rank's own part, which is copied and not sent."""
+    for wrong in (8, 2):
+        for call in (lambda: dist.all_gather([torch.empty(wrong)] * size, torch.ones(4)),
+                     lambda: dist.reduce_scatter(torch.empty(4), [torch.ones(wrong)] * size)):
+            try:
+                call()
+            except ValueError as error:
+                assert f"has {wrong} elements" in str(error) and "has 4;" in str(error), error
+            else:
+                raise AssertionError("the sizes differ, and nothing was raised")
+    dist.barrier()
+
+
 def case_types(dist, torch, rank, size):
     ranks = range(size)
     every = [torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64,

@@ -39,6 +39,9 @@ class ProcessGroupTest(unittest.TestCase):
             port = str(held.getsockname()[1])
             self.all_pass("futures", 2, DT_MASTER_ADDR="127.0.0.1", DT_MASTER_PORT=port)
 
+    def test_parts_of_another_size_than_the_ranks_own(self):
+        self.all_pass("wrong_sizes", 3)
+
     def test_element_types(self):
         self.all_pass("types", 3)
 
