@@ -272,6 +272,7 @@ class Backend final : public c10d::Backend {
     end_batch(error_of(DT_ERR_INVALID_STATE, "a batch was not ended before the next one began"));
     const std::lock_guard lock(keeping_);
     batch_ = std::make_shared<std::atomic<bool>>(true);
+    batching_thread_ = std::this_thread::get_id();
     batch_error_ = nullptr;
   }
   WorkPtr endCoalescing() override {
@@ -279,6 +280,10 @@ class Backend final : public c10d::Backend {
     Batch::Works works;
     {
       const std::lock_guard lock(keeping_);
+      if (batch_ && batching_thread_ != std::this_thread::get_id()) {
+        throw_error(DT_ERR_INVALID_STATE,
+                    "the batch of this thread is over, because another thread has begun one");
+      }
       if (batch_error_) std::rethrow_exception(std::exchange(batch_error_, nullptr));
       if (batch_) *batch_ = false;
       batch_.reset();
@@ -369,6 +374,7 @@ class Backend final : public c10d::Backend {
     sequence_ += call.operations.size();
     const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
     const bool batching = is_batching();
+    if (!batching) check_no_group(call);
     const c10::Stream behind = async || batching ? *side_stream_ : cuda.getStream(*call.device);
     auto work = c10::make_intrusive<GpuWork>(rank_, call.type, call.title, inputs,
                                              std::move(call.tensors), handles_, behind);
@@ -395,6 +401,7 @@ class Backend final : public c10d::Backend {
   /**
    * Ends the open batch, if any; endCoalescing() then raises `error`. torch calls endCoalescing()
    * only if no exception left the batch, and calls in an open batch return before they are done.
+   * Only the calls of the thread that began a batch stand in it.
    */
   void end_batch(const std::exception_ptr& error) {
     std::vector<c10::intrusive_ptr<GpuWork>> grouped;
@@ -412,13 +419,13 @@ class Backend final : public c10d::Backend {
     (void)dt_group_end(gpu_comm_, nullptr);  // `error` came first
     for (const auto& each : grouped) each->give_up(error);
   }
-  /** function(), whose exception ends an open batch. */
+  /** function(), whose exception ends an open batch of this thread. */
   template <class Function>
   std::invoke_result_t<const Function&> ending_batch(const Function& function) {
     try {
       return function();
     } catch (...) {
-      end_batch(std::current_exception());
+      if (is_batching()) end_batch(std::current_exception());
       throw;
     }
   }
@@ -476,13 +483,25 @@ class Backend final : public c10d::Backend {
   static int64_t limit_ms(const SomeOptions& options) {
     return std::max<int64_t>(0, options.timeout.count());
   }
+  /** With keeping_ held: whether this thread's calls stand in a batch. */
+  bool in_batch() const { return batch_ && batching_thread_ == std::this_thread::get_id(); }
   bool is_batching() {
     const std::lock_guard lock(keeping_);
-    return batch_ != nullptr;
+    return in_batch();
+  }
+  /** A group of operations on a GPU includes the calls of all threads. */
+  void check_no_group(const Call& call) {
+    const std::lock_guard lock(keeping_);
+    if (grouped_.empty()) return;
+    throw_error(DT_ERR_INVALID_STATE,
+                std::string(call.title) + " on rank " + std::to_string(rank_) + " of group \"" +
+                    options_->group_name +
+                    "\": another thread has begun a batch of operations on the GPU; call this "
+                    "after its end, or in another group");
   }
   /** With keeping_ held. */
   void add_to_batch(const c10::intrusive_ptr<Work>& work) {
-    if (!batch_) return;
+    if (!in_batch()) return;
     work->join(batch_);
     batched_.push_back(work);
   }
@@ -519,6 +538,7 @@ class Backend final : public c10d::Backend {
   std::deque<WorkPtr> pending_;               ///< under keeping_; holds tensors in use
   std::deque<WorkPtr> pending_on_gpu_;        ///< likewise; these end in an order of their own
   std::shared_ptr<std::atomic<bool>> batch_;  ///< under keeping_; null: none is open
+  std::thread::id batching_thread_;           ///< under keeping_; the one that began batch_
   Batch::Works batched_;                      ///< under keeping_
   std::exception_ptr batch_error_;  ///< under keeping_; why the last batch was ended early
   std::vector<c10::intrusive_ptr<GpuWork>> grouped_;  ///< under keeping_; of the open batch

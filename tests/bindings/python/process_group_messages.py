@@ -5,7 +5,10 @@ import datetime
 import os
 import signal
 import sys
+import threading
 import time
+
+LIMIT_S = 100
 
 
 def case_messages(dist, torch, rank, size):
@@ -157,6 +160,42 @@ def case_refused_batches(dist, torch, rank, size):
     receiving[0].wait()
     sending.wait()
     assert bool((came == 3.0 + before).all()), came
+
+
+def case_threads_and_batches(dist, torch, rank, size):
+    """A receive of another thread than the one that has begun a batch waits for its message."""
+    host, group = torch.device("cpu"), dist.group.WORLD
+    if rank != 0:
+        dist.recv(torch.empty(1), 0)
+        dist.send(torch.tensor([5.0]), 0, tag=1)
+        dist.send(torch.tensor([6.0]), 0, tag=2)
+        dist.barrier()
+        return
+    came, begun, values = torch.zeros(1), threading.Event(), []
+
+    def receive():
+        begun.wait(LIMIT_S)
+        with_value = torch.zeros(1)
+        receiving = dist.irecv(with_value, 1, tag=1)
+        dist.send(torch.ones(1), 1)  # rank 1 sends after this
+        receiving.wait()
+        values.append(with_value.item())
+        try:
+            dist.isend(came, rank)
+        except ValueError:  # ends no batch of another thread
+            values.append("refused")
+
+    other = threading.Thread(target=receive, daemon=True)
+    other.start()
+    with dist.distributed_c10d._coalescing_manager(group, host, async_ops=True) as batch:
+        receiving = dist.irecv(came, 1, tag=2)
+        begun.set()
+        other.join(LIMIT_S)
+        assert values == [5.0, "refused"], values
+        receiving.wait()  # at once, as in any batch
+    batch.wait()
+    assert came.item() == 6.0
+    dist.barrier()
 
 
 def case_monitored(dist, torch, rank, size):

@@ -66,6 +66,9 @@ class ProcessGroupTest(unittest.TestCase):
     def test_batches_that_an_exception_ends(self):
         self.all_pass("refused_batches", 3)
 
+    def test_threads_beside_a_batch(self):
+        self.all_pass("threads_and_batches", 2)
+
     def test_split_groups(self):
         self.all_pass("splits", 3)
 
