@@ -76,15 +76,15 @@ class Membership:
     def end(self, timeout: Optional[float] = None) -> None:
         """Leaves together with the other ranks."""
         self.ended = True
-        try:
+        farewell_s = _FAREWELL_S if timeout is None else timeout
+        with contextlib.ExitStack() as steps:  # in the reverse order, also where one raises
+            if self.messages is not None:
+                steps.callback(self.messages.close)
+            steps.callback(self.job.finalize, timeout)
+            if self.messages is not None:
+                steps.callback(self.messages.leave, self._world._handle, round(1000 * farewell_s))
             if self.gpu is not None:
-                self.gpu.end(timeout)
-        finally:
-            if self.messages is not None:
-                self.messages.leave(self._world._handle, round(1000 * (_FAREWELL_S if timeout is None else timeout)))
-            self.job.finalize(timeout)
-            if self.messages is not None:
-                self.messages.close()
+                steps.callback(self.gpu.end, timeout)
 
 
 class Group:

@@ -11,6 +11,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr microseconds kFirstTick{100}, kLastTick{5000};
+constexpr const char* kDestroyed = ": the process group was destroyed while this receive waited";
 constexpr int kIdleTicks = 20;  ///< then the thread sleeps until it is woken
 
 dt_collective transfer(dt_kind kind, int peer, void* memory, int64_t count, dt_dtype dtype,
@@ -288,6 +289,7 @@ void Messages::sweep() {
 
 void Messages::watch(c10::intrusive_ptr<Message> message) {
   const std::lock_guard lock(mutex_);
+  if (closed_) return completions_->add(std::move(message));
   watched_.push_back(std::move(message));
   if (!std::exchange(running_, true)) {
     std::thread([self = shared_from_this()] { self->serve(); }).detach();
@@ -326,6 +328,20 @@ void Messages::serve() {
     lock.lock();
     watched_.splice(watched_.begin(), all);
   }
+  complete_watched();  // those that were polled while close() ran
+}
+
+void Messages::complete_watched() {
+  for (auto& each : watched_) completions_->add(std::move(each));
+  watched_.clear();
+}
+
+void Messages::end_waiting() {
+  for (const auto& receive : waiting_) {
+    receive->error = error_of(DT_ERR_INVALID_STATE, receive->what + kDestroyed);
+    receive->done = true;
+  }
+  waiting_.clear();
 }
 
 /** By rank: 1 where this rank listens, or a send of its is not done. */
@@ -333,6 +349,7 @@ std::vector<char> Messages::open_pairs() {
   sweep();
   const std::lock_guard lock(mutex_);
   std::vector<char> open(peers_.size(), 0);
+  if (error_) return open;  // all operations of the communicator end by themselves
   for (const int peer : listening_) open[static_cast<size_t>(peer)] = 1;
   for (const auto& each : kept_) {
     if (const int peer = each->receiver(); peer >= 0) open[static_cast<size_t>(peer)] = 1;
@@ -341,6 +358,15 @@ std::vector<char> Messages::open_pairs() {
 }
 
 void Messages::leave(dt_comm* world, int64_t timeout_ms) {
+  try {
+    say_farewell(world, timeout_ms);
+  } catch (const std::exception&) {  // the communicator is broken: its operations end by themselves
+  }
+  const std::lock_guard lock(mutex_);
+  end_waiting();
+}
+
+void Messages::say_farewell(dt_comm* world, int64_t timeout_ms) {
   const auto end = Clock::now() + milliseconds(timeout_ms);
   const std::vector<char> mine = open_pairs();
   char any = std::find(mine.begin(), mine.end(), 1) != mine.end() ? 1 : 0;
@@ -384,7 +410,11 @@ void Messages::leave(dt_comm* world, int64_t timeout_ms) {
 
 void Messages::close() {
   const std::lock_guard lock(mutex_);
+  take_in();
+  end_waiting();
+  if (!error_) error_ = error_of(DT_ERR_INVALID_STATE, "the process group was destroyed");
   closed_ = true;
+  complete_watched();
   changed_.notify_all();
   completions_->close();
   // dt still uses the memory of those that are not done: they stay.

@@ -98,8 +98,10 @@ class Messages : public std::enable_shared_from_this<Messages> {
   void keep(c10::intrusive_ptr<Message> message);
   /** Completes the future of a work when it is done. */
   void watch(c10::intrusive_ptr<Message> message);
-  /** Before the job ends, on all ranks: nothing of this class is under way afterwards. */
+  /** Before the job ends, on all ranks: nothing of this class is under way afterwards. Receives
+   * that still wait fail. A communicator that is broken is no error here. */
   void leave(dt_comm* world, int64_t timeout_ms);
+  /** Receives that wait fail, and later ones are refused. */
   void close();
 
  private:
@@ -123,7 +125,10 @@ class Messages : public std::enable_shared_from_this<Messages> {
   void receive_rest(const Header& header, int peer, char* memory, Incoming incoming);
   void end(const Incoming& incoming, const std::exception_ptr& error);
   void fail(const std::exception_ptr& error);
+  void end_waiting();       ///< the process group is being destroyed
+  void complete_watched();  ///< hands them over to completions_
 
+  void say_farewell(dt_comm* world, int64_t timeout_ms);
   void sweep();
   void serve();
   std::vector<char> open_pairs();

@@ -151,7 +151,7 @@ void Completions::close() {
 
 void Completions::run() {
   std::unique_lock lock(mutex_);
-  do {
+  for (;;) {
     c10::intrusive_ptr<Work> work = std::move(works_.front());
     works_.pop_front();
     lock.unlock();
@@ -167,7 +167,10 @@ void Completions::run() {
     lock.lock();
     ++idle_;
     changed_.wait(lock, [this] { return appointed_ || closed_; });
-  } while (std::exchange(appointed_, false));
+    if (std::exchange(appointed_, false)) continue;
+    --idle_;  // so that lead_on() starts a thread instead of appointing this one
+    return;
+  }
 }
 
 }  // namespace dt::torch

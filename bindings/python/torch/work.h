@@ -70,7 +70,7 @@ class Work;
 class Completions : public std::enable_shared_from_this<Completions> {
  public:
   void add(c10::intrusive_ptr<Work> work);
-  /** Threads without work end. */
+  /** Threads without work end; later works still get one. */
   void close();
 
  private:

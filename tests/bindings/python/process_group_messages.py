@@ -198,6 +198,62 @@ def case_threads_and_batches(dist, torch, rank, size):
     dist.barrier()
 
 
+def case_destroyed_while_waiting(dist, torch, rank, size):
+    """A receive without a send, in a thread and by a future, ends when the group is destroyed."""
+    peer = 1 - rank
+    dist.barrier()
+    receiving = dist.irecv(torch.empty(1), peer, tag=1)
+    future = dist.irecv(torch.empty(1), peer, tag=2).get_future()
+    seen = {}
+
+    def wait(name, call):
+        try:
+            call()
+        except RuntimeError as error:
+            seen[name] = error
+
+    threads = [threading.Thread(target=wait, args=each, daemon=True)
+               for each in (("recv", receiving.wait), ("future", future.wait))]
+    for each in threads:
+        each.start()
+    dist.destroy_process_group()
+    end = time.monotonic() + 20
+    for each in threads:
+        each.join(max(0, end - time.monotonic()))
+    assert sorted(seen) == ["future", "recv"], seen
+    assert isinstance(seen["recv"], dist.DistBackendError)
+    for error in seen.values():
+        assert "the process group was destroyed while this receive waited" in str(error), error
+    sys.exit()
+
+
+def case_no_farewell(dist, torch, rank, size):
+    """A rank whose communicator for messages is broken leaves the job all the same."""
+    from dt import InvalidStateError, _process_group
+    _process_group._FAREWELL_S = 2.0
+    receiving = dist.irecv(torch.empty(1), 0) if rank == 1 else None
+    dist.barrier()
+    membership = _process_group._default_group().membership
+    if rank == 0:
+        membership._for_messages.close()
+    dist.destroy_process_group()
+    assert not dist.is_initialized() and membership.ended
+    try:
+        membership.job.world()
+    except InvalidStateError:
+        pass
+    else:
+        raise AssertionError("the job was not left")
+    if receiving is not None:
+        try:
+            receiving.wait()
+        except dist.DistBackendError:
+            pass
+        else:
+            raise AssertionError("nobody sent, and nothing was raised")
+    sys.exit()
+
+
 def case_monitored(dist, torch, rank, size):
     short = datetime.timedelta(seconds=1)
     for every in (False, True):

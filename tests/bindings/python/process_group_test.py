@@ -69,6 +69,12 @@ class ProcessGroupTest(unittest.TestCase):
     def test_threads_beside_a_batch(self):
         self.all_pass("threads_and_batches", 2)
 
+    def test_receives_end_when_the_group_is_destroyed(self):
+        self.all_pass("destroyed_while_waiting", 2)
+
+    def test_a_rank_that_cannot_say_farewell_leaves(self):
+        self.all_pass("no_farewell", 2)
+
     def test_split_groups(self):
         self.all_pass("splits", 3)
 
