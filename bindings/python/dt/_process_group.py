@@ -25,13 +25,25 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from ._comm import Comm
 from ._config import Config
-from ._errors import Error, PeerLostError, invalid
+from ._errors import Error, InvalidArgumentError, PeerLostError, UnsupportedError, invalid
 from ._job import Job
 from ._store import StoreServer
 
 _KEY = "dt"
 _FAREWELL_S = 30.0  # for the others, when the default group is destroyed
 _LEAVING_S = 5.0  # for the others, when Python ends
+
+
+@contextlib.contextmanager
+def _as_torch_raises() -> Iterator[None]:
+    """Makes errors of dt what programs catch, as the backend does; wrong arguments, and what dt cannot do, are
+    Python's own exceptions already."""
+    try:
+        yield
+    except (InvalidArgumentError, UnsupportedError):
+        raise
+    except Error as error:
+        raise torch.distributed.DistBackendError(str(error)) from error
 
 
 class Membership:
@@ -103,6 +115,7 @@ class Group:
         self._on_gpu: Optional[Comm] = None
         self._gpu: Optional[Membership] = None  # of this group alone
 
+    @_as_torch_raises()
     def split(self, store: Any, ranks: List[int], name: str, timeout_ms: int) -> Any:
         """The backend of a group of some ranks of this one, which all call it; it includes this rank."""
         chosen = [self.ranks[each] for each in ranks]
@@ -135,6 +148,7 @@ class Group:
         assert failed is not None
         raise failed
 
+    @_as_torch_raises()
     def open_gpu(self, device: int) -> int:
         """The communicator over GPUs. All ranks of the group call it for their first tensor there, and
         the job over GPUs is the default group's if that has one by then."""
@@ -367,6 +381,7 @@ def shrink_group() -> List[int]:
     return [number for number, rank in enumerate(before) if rank not in left.membership.job_ranks]
 
 
+@_as_torch_raises()
 def _create(options: Any, _: Any) -> Any:
     from ._extension import load
     extension = load()  # before the meeting: it may take a minute the first time

@@ -333,6 +333,19 @@ def case_killed(dist, torch, rank, size):
     raise SystemExit(f"unexpected: {future}")
 
 
+def case_no_new_group(dist, torch, rank, size):
+    dist.barrier()
+    if rank == size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        dist.new_group(list(range(size)))
+    except dist.DistBackendError as error:
+        assert f"rank {size - 1}" in str(error), error
+    else:
+        raise AssertionError("a rank is gone, and nothing was raised")
+    sys.exit()
+
+
 def case_differing(dist, torch, rank, size):
     try:
         dist.all_reduce(torch.ones(1 + rank))
