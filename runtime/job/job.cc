@@ -558,7 +558,10 @@ Status Job::abort(const std::string& message) {
     aborted_.store(true);
     // Ranks often fail together: where another was faster, the job has failed all the same.
     const Status told = client->abort(message, Wait{Deadline::after_ms(kReportMs), nullptr});
-    return told.code() == Code::kAborted ? Status() : told;
+    if (told.code() == Code::kInvalidArgument || told.code() == Code::kInvalidState) return told;
+    // Where the store is gone or silent, the job fails at least on this rank.
+    if (!told.ok() && told.code() != Code::kAborted) board_->job_failed(told);
+    return {};
   }
   ErrorInfo info;
   info.code = Code::kAborted;

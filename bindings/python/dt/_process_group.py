@@ -187,7 +187,8 @@ class Group:
             if on_gpu is not None:
                 with contextlib.suppress(Error):
                     on_gpu.job.abort(text)
-        self.membership.job.abort(text)
+        with contextlib.suppress(Error):  # torch has more to do, also where the job has ended already
+            self.membership.job.abort(text)
 
 
 _memberships: "weakref.WeakSet[Membership]" = weakref.WeakSet()

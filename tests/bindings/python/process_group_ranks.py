@@ -333,6 +333,24 @@ def case_killed(dist, torch, rank, size):
     raise SystemExit(f"unexpected: {future}")
 
 
+def case_store_killed(dist, torch, rank, size):
+    """Rank 0 serves the store of the job. A group can be aborted without it."""
+    from dt import _process_group
+    dist.barrier()
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        dist.all_reduce(torch.ones(1))
+    except dist.DistBackendError:
+        pass
+    else:
+        raise AssertionError("a rank is gone, and nothing was raised")
+    _process_group._default_group().membership.job.abort("a test")
+    dist.distributed_c10d._abort_process_group()
+    assert not dist.is_initialized()
+    sys.exit()
+
+
 def case_no_new_group(dist, torch, rank, size):
     dist.barrier()
     if rank == size - 1:

@@ -112,6 +112,12 @@ class ProcessGroupTest(unittest.TestCase):
             self.assertIn("DistBackendError", text)
             self.assertNotIn("AssertionError", text)
 
+    def test_an_abort_without_the_store(self):
+        killed, *others = self.run_case("store_killed", 2)
+        self.assertEqual(killed[1], -signal.SIGKILL)
+        for text, status in others:
+            self.assertEqual(status, 0, text)
+
     def test_no_group_is_made_with_a_killed_rank(self):
         *others, killed = self.run_case("no_new_group", 3)
         self.assertEqual(killed[1], -signal.SIGKILL)
