@@ -228,11 +228,27 @@ void warn_loopback(const Facts& facts, Variables& variables) {
                         facts.at(Field::kNodeCount)->text().c_str()));
 }
 
+/// Fills blanks, but for what must be equal on all ranks or on none: the id, the attempt and the
+/// exchange of the job.
+void fill_but_identity(Facts& facts, Facts other) {
+  other.job_id.reset();
+  other.at(Field::kAttempt).reset();
+  other.exchange = Exchange::kNone;
+  facts.fill_blanks(other);
+}
+
 /// The own variables are complete: they win, and the launcher around them fills blanks.
 void complete_own(Facts& own, const std::vector<Reading>& others, Variables& variables) {
+  bool nested = false;  // the outer launches may number their processes otherwise
   for (const Reading& other : others) {
     if (own.same_launch(other.facts)) {
-      own.fill_blanks(other.facts);
+      // Of threads that are ranks, one has the numbers of its process, and the others do not.
+      if (own.launcher == "config") {
+        fill_but_identity(own, other.facts);
+      } else if (!nested) {
+        own.fill_blanks(other.facts);
+      }
+      nested = nested || other.facts.nested;
     } else if (!other.facts.complete()) {
       if (other.family->group == Group::kProcess) own.fill_blanks(other.facts);
     } else if (own.launcher != "config" &&  // a program that gives ranks to its threads means it
@@ -288,6 +304,9 @@ Result<Facts> combine(const std::vector<Reading>& readings, size_t chosen, const
       continue;
     }
     inner = &other;
+    // Such a launcher numbers its processes itself: that both numbers are equal on this rank does
+    // not make them equal on the others.
+    if (first.facts.nested) continue;
     facts.fill_blanks(other.facts);
     if (bare && !other.facts.bare) {
       launcher = other.facts.launcher;

@@ -369,6 +369,34 @@ TEST_CASE("resolve_place: what the program says wins and is named in errors") {
   CHECK(place.value().warnings.empty());
 }
 
+TEST_CASE(
+    "resolve_place: threads that are ranks agree on the job, whichever has the process's rank") {
+  const Environment process = {
+      {"SLURM_JOB_ID", "812"},         {"SLURM_STEP_ID", "0"},        {"SLURM_PROCID", "0"},
+      {"SLURM_STEP_NUM_TASKS", "2"},   {"SLURM_STEP_NUM_NODES", "2"}, {"SLURM_NODEID", "0"},
+      {"PMIX_NAMESPACE", "slurm.812"}, {"PMIX_SERVER_URI4", "x"},
+  };
+  const Environment agent = {
+      {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TORCHELASTIC_RESTART_COUNT", "3"}};
+  std::vector<Place> places;
+  for (const char* rank : {"0", "1"}) {
+    Config config;
+    REQUIRE(config.set("job.rank", rank).ok());
+    REQUIRE(config.set("job.world_size", "2").ok());
+    REQUIRE(config.set("job.master_addr", "127.0.0.1").ok());
+    REQUIRE(config.set("job.master_port", "4000").ok());
+    const auto place = resolve_place(config, with(process, agent));
+    INFO(place.status().message());
+    REQUIRE(place.ok());
+    places.push_back(place.value());
+  }
+  CHECK(places[0].rank == 0);
+  CHECK(places[1].rank == 1);
+  CHECK(places[0].job_id == places[1].job_id);
+  CHECK(places[0].attempt == places[1].attempt);
+  CHECK(places[0].token_exchange == places[1].token_exchange);
+}
+
 TEST_CASE("resolve_place: config is the authority for the own variables") {
   // The variable was not given to config, as when a lock or a call has overruled it.
   Config config;

@@ -159,6 +159,35 @@ TEST_CASE("a rank exported before the launcher") {
   CHECK(found_place(plus(both, {{"WORLD_SIZE", "8"}})).world_size == 8);
 }
 
+TEST_CASE("a launcher that numbers its processes itself takes nothing from the step around it") {
+  // The agents' order is not that of the tasks: rank 0 has both numbers in common, rank 2 has not.
+  const Environment step = {{"SLURM_JOB_ID", "812"},        {"SLURM_STEP_ID", "0"},
+                            {"SLURM_STEP_NUM_TASKS", "3"},  {"SLURM_STEP_NUM_NODES", "3"},
+                            {"SLURM_LOCALID", "0"},         {"PMIX_SERVER_URI4", "tcp4://x"},
+                            {"PMIX_NAMESPACE", "slurm.812"}};
+  const std::vector<std::vector<std::string>> launches = {
+      {"RANK"}, {"HOROVOD_RANK"}, {"RANK", "DT_RANK"}};
+  for (const std::vector<std::string>& variables : launches) {
+    CAPTURE(variables.back());
+    const auto rank_in = [&](const char* rank, const char* task) {
+      Environment all = plus(step, kAddress);
+      if (variables[0] == "RANK") all["TORCHELASTIC_RUN_ID"] = "none";
+      for (const std::string& variable : variables) {
+        all[variable] = rank;
+        all[variable.substr(0, variable.size() - 4) +
+            (variable[0] == 'H' ? "SIZE" : "WORLD_SIZE")] = "3";
+      }
+      all["SLURM_PROCID"] = all["SLURM_NODEID"] = task;
+      return found_place(all);
+    };
+    const Place first = rank_in("0", "0");
+    const Place last = rank_in("2", "1");
+    CHECK(first.job_id == last.job_id);
+    CHECK(first.token_exchange == last.token_exchange);
+    CHECK(first.exchange == last.exchange);
+  }
+}
+
 TEST_CASE("a rank of a program that runs alone, exported before the launcher") {
   const Environment alone = {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}};
   const Environment hydra = {{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}};
