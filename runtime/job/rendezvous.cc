@@ -63,8 +63,7 @@ Result<std::shared_ptr<store::Client>> connect_patiently(net::Loop* loop,
 
 /// Where dt's own store is, served by rank 0 unless the launcher does.
 Status Job::settle_store(const Config& config, const Wait& wait) {
-  // Nobody else needs to come in where all ranks are here and nobody asked for another address.
-  if (place_.node_count == 1 && place_.address_by_convention) place_.master_addr = "127.0.0.1";
+  prefer_loopback(&place_);
   DT_TRY_VALUE(torch_, TorchMeeting::join(loop_.get(), config, place_, logger_, wait));
   const bool serves = place_.rank == 0 && !place_.store_served;
   if (!torch_.finds_store()) {
@@ -104,10 +103,7 @@ bool Job::may_meet_torch() const {
 
 /// At the address that all ranks were given, as far as other hosts can come there.
 Status Job::serve_store_for_all(const Config& config) {
-  if (!place_.may_span_hosts() || !config.text("store.bind").empty()) {
-    return serve_store(config, place_.master_addr);
-  }
-  const auto host = net::bind_host(place_.master_addr);
+  const auto host = bind_address(config, place_);
   return host.ok() ? serve_store(config, host.value()) : cannot_serve(config, host.status());
 }
 

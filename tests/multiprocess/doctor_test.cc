@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -12,8 +13,10 @@
 
 #include "dt_run.h"
 #include "held_port.h"
+#include "net/interfaces.h"
 
 using namespace dt::test;
+namespace net = dt::net;
 
 namespace {
 
@@ -219,6 +222,72 @@ TEST_CASE("--cluster works without dt run: rank 0 then serves the store") {
   CHECK(ranks[1]->out.empty());
   const nlohmann::json json = nlohmann::json::parse(ranks[0]->out);
   CHECK(json["ranks"] == 2);
+  CHECK(json["missing"].empty());
+}
+
+TEST_CASE("--cluster needs no token where all ranks are in a step on one node") {
+  const auto interfaces = net::list_interfaces();
+  const auto routable = std::find_if(interfaces.begin(), interfaces.end(), [](const auto& each) {
+    return each.address.family() == AF_INET && !net::is_loopback(each.address);
+  });
+  if (routable == interfaces.end()) {
+    MESSAGE("this host has no address but loopback: not tested");
+    return;
+  }
+  const HeldPort port;
+  const TempFolder home;
+  std::vector<std::unique_ptr<Process>> ranks;
+  for (const std::string rank : {"0", "1"}) {
+    Process::Options options;
+    options.environment = {"SLURM_JOB_ID=812",
+                           "SLURM_STEP_ID=0",
+                           "SLURM_PROCID=" + rank,
+                           "SLURM_LOCALID=" + rank,
+                           "SLURM_NODEID=0",
+                           "SLURM_STEP_NUM_TASKS=2",
+                           "SLURM_STEP_NUM_NODES=1",
+                           "SLURM_STEP_TASKS_PER_NODE=2",
+                           "SLURM_STEP_NODELIST=" + routable->address.host(),
+                           "MASTER_PORT=" + std::to_string(port.port()),
+                           "HOME=" + home.path(),
+                           "XDG_CONFIG_HOME="};
+    ranks.push_back(std::make_unique<Process>(
+        doctor({"--cluster", "--json", "--timeout-ms", "20000"}), options));
+  }
+  ranks[0]->wait();
+  CHECK(ranks[1]->wait() == 0);
+  INFO(ranks[0]->err);
+  const auto json = nlohmann::json::parse(ranks[0]->out, nullptr, false);
+  REQUIRE(json.is_object());
+  CHECK(json["ranks"] == 2);
+  CHECK(json["missing"].empty());
+}
+
+TEST_CASE("--cluster: where the name of rank 0's host leads to loopback, it serves everywhere") {
+  char name[256] = "";
+  REQUIRE(gethostname(name, sizeof name - 1) == 0);
+  const auto bound = net::bind_host(name);
+  if (!bound.ok() || !bound.value().empty()) {
+    MESSAGE("the name of this host does not lead to loopback: not tested");
+    return;
+  }
+  const HeldPort port;
+  std::vector<std::unique_ptr<Process>> ranks;
+  for (const std::string rank : {"0", "1"}) {
+    Process::Options options;
+    // Another address than that of the name, as on another host.
+    options.environment = {"RANK=" + rank, "WORLD_SIZE=2",
+                           "MASTER_ADDR=" + (rank == "0" ? std::string(name) : "127.0.0.77"),
+                           "MASTER_PORT=" + std::to_string(port.port()),
+                           "DT_TOKEN=" + std::string(64, 'a')};
+    ranks.push_back(std::make_unique<Process>(
+        doctor({"--cluster", "--json", "--timeout-ms", "20000"}), options));
+  }
+  ranks[0]->wait();
+  CHECK(ranks[1]->wait() == 0);
+  INFO(ranks[0]->err);
+  const auto json = nlohmann::json::parse(ranks[0]->out, nullptr, false);
+  REQUIRE(json.is_object());
   CHECK(json["missing"].empty());
 }
 

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include "job/store_options.h"
 #include "job/torch_meeting.h"
 #include "launch/credentials.h"
 #include "launch/exchange.h"
@@ -97,7 +98,9 @@ Status meet(const Machine& machine, const std::string& host, const Wait& wait, T
   }
   DT_TRY(launch::exchange_token(place, machine.environment, &together->credentials, wait));
   together->store = {place.master_addr, static_cast<uint16_t>(launch::store_port(place)), {}};
-  return machine.serves_store ? serve(machine, host, place.master_addr, together) : Status();
+  if (!machine.serves_store) return {};
+  DT_TRY_VALUE(const std::string bind, job::bind_address(machine.config, place));
+  return serve(machine, host, bind, together);
 }
 
 Result<std::shared_ptr<store::Client>> connect(const Together& together, const launch::Place& place,

@@ -16,6 +16,7 @@
 #include "base/numa.h"
 #include "cli/doctor/machine.h"
 #include "cli/run/fd.h"
+#include "job/store_options.h"
 #include "net/address.h"
 #include "net/interfaces.h"
 #include "net/loop.h"
@@ -176,7 +177,8 @@ void look_for_others(Deadline deadline, Machine* machine) {
   if (exchange || at.torch) {
     if (!bind.empty()) machine->store_port = try_listen(bind, 0);
   } else if (!bind.empty() || machine->rendezvous->kind != Reach::kUnresolved) {
-    machine->store_port = try_listen(bind.empty() ? at.host : bind, at.port);
+    const auto host = job::bind_address(machine->config, place);
+    machine->store_port = host.ok() ? try_listen(host.value(), at.port) : host.status();
   }
 }
 
@@ -195,7 +197,10 @@ Machine survey(Deadline deadline) {
   if (configured) machine.config = std::move(config).value();
   auto place = launch::resolve_place(machine.config, machine.environment);
   machine.place_error = place.status();
-  if (place.ok()) machine.place = std::move(place).value();
+  if (place.ok()) {
+    machine.place = std::move(place).value();
+    job::prefer_loopback(&*machine.place);
+  }
   if (configured) {
     const bool may_come =
         machine.place && (machine.place->exchange != launch::Exchange::kNone ||
