@@ -215,7 +215,8 @@ Result<PsPlace> resolve_ps_place(Config& config, const Environment& environment)
     }
   }
   DT_TRY(settle_workers(config, around, &place));
-  place.job_id = config.text("job.id");
+  // What a launcher calls its job is known to the workers only: it does not start the servers.
+  if (config.given("job.id")) place.job_id = config.text("job.id");
   place.attempt = static_cast<int32_t>(config.integer("job.attempt"));
   return place;
 }

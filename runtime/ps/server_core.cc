@@ -98,7 +98,10 @@ void ServerCore::on_readable() {
 Status ServerCore::judge(const tcp::Hello& hello) const {
   const auto refuse = [](const std::string& why) { return Status(Code::kInvalidArgument, why); };
   if (hello.session != session_of(options_.job_id) || hello.communicator != kConnectionName) {
-    return refuse(own_text() + " belongs to another job");
+    return refuse(
+        format("%s belongs to job \"%s\", and the worker to another; set job.id "
+               "(DT_JOB_ID) alike on workers and servers, or leave it out",
+               own_text().c_str(), options_.job_id.c_str()));
   }
   if (hello.to != options_.index || hello.connection != options_.servers) {
     return refuse(

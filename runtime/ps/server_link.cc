@@ -88,7 +88,10 @@ void ServerLink::dialled(Result<tcp::Socket> result) {
       fail_all(fatal_);
       return core_->on_state();
     }
-    return lose(status.message());
+    const bool refused = status.message().rfind(tcp::kRefuses, 0) == 0;
+    return lose(status.message() +
+                (refused ? format("; this process belongs to job \"%s\"", options_.job_id.c_str())
+                         : std::string()));
   }
   phase_ = Phase::kEntering;
   heard_ns_ = monotonic_ns();

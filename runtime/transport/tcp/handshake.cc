@@ -178,7 +178,7 @@ void Handshake::on_answer() {
   }
   if (!fill(sizeof answer + answer.refusal_bytes)) return;
   if (answer.refusal_bytes > 0) {
-    return end_dial(Status(Code::kSystem, "it refuses: " + buffer_.substr(sizeof answer)));
+    return end_dial(Status(Code::kSystem, kRefuses + buffer_.substr(sizeof answer)));
   }
   watcher_ = nullptr;
   end_dial(std::move(socket_));

@@ -25,6 +25,8 @@ struct Hello {
 inline constexpr size_t kMaxNameBytes = 1024;
 /// The message of ABORTED where the callee has left the job.
 inline constexpr char kPeerFinalized[] = "finalized";
+/// With this begins the message of a dial whose hello the callee has refused; its reason follows.
+inline constexpr char kRefuses[] = "it refuses: ";
 
 /// The greeting of one connection, on either side. Loop's thread only; held by a shared_ptr.
 class Handshake : public std::enable_shared_from_this<Handshake> {

@@ -234,6 +234,20 @@ TEST_CASE("a parameter server is no rank: dt_init tells it what to call") {
         "dt_ps_serve instead of dt_init");
 }
 
+TEST_CASE("servers that no launcher started belong to the job of the workers of a step") {
+  const Environment step = {
+      {"SLURM_JOB_ID", "812"},          {"SLURM_STEP_ID", "0"},        {"SLURM_PROCID", "1"},
+      {"SLURM_STEP_NUM_TASKS", "2"},    {"SLURM_STEP_NUM_NODES", "2"}, {"SLURM_NODEID", "1"},
+      {"SLURM_STEP_NODELIST", "n[0-1]"}};
+  const PsPlace worker = found_ps_place(and_also(kTwoServers, step));
+  const PsPlace server = found_ps_place(and_also(kTwoServers, {{"DT_PS_INDEX", "0"}}));
+  CHECK(worker.role == PsRole::kWorker);
+  CHECK(worker.job_id == server.job_id);
+  const Environment named = and_also(kTwoServers, {{"DT_JOB_ID", "blue"}});
+  CHECK(found_ps_place(and_also(named, step)).job_id == "blue");
+  CHECK(found_ps_place(and_also(named, {{"DT_PS_INDEX", "0"}})).job_id == "blue");
+}
+
 TEST_CASE("a server may leave its port to the kernel, a worker must know it") {
   const Environment open = {{"DT_PS_SERVERS", "127.0.0.1:0,[::1]:0"}};
   CHECK(found_ps_place(and_also(open, {{"DT_PS_INDEX", "1"}})).servers ==

@@ -193,7 +193,10 @@ TEST_CASE("who does not belong here is refused with the reason") {
     INFO(why);
     CHECK(contains(why, text));
   };
-  refused("belongs to another job", [](auto& options) { options.job_id = "another"; });
+  refused(
+      " belongs to job \"job\", and the worker to another; set job.id (DT_JOB_ID) alike on workers "
+      "and servers, or leave it out; this process belongs to job \"another\"",
+      [](auto& options) { options.job_id = "another"; });
   refused("give all processes the same list of servers",
           [](auto& options) { std::swap(options.servers[0], options.servers[1]); });
   refused("this is parameter server 0 of 2, not 0 of 1",
