@@ -30,6 +30,7 @@ struct StoreOptions {
   std::string value;
   int64_t delta = 1;
   std::vector<std::string> keys;
+  std::string bind;
   store::ServerOptions server;
 };
 
@@ -78,10 +79,15 @@ Status serve(const StoreOptions& options) {
   DT_TRY(config.check_together());
   DT_TRY_VALUE(const launch::Credentials credentials,
                launch::find_credentials(config, process_environment(), false));
-  const store::ServerOptions settings = job::store_options(config);
-  store::ServerOptions server_options = options.server;
-  server_options.heartbeat_ms = settings.heartbeat_ms;
-  server_options.heartbeat_timeout_ms = settings.heartbeat_timeout_ms;
+  store::ServerOptions server_options = job::store_options(config);
+  const store::ServerOptions& given = options.server;
+  server_options.port = given.port;
+  server_options.job_id = given.job_id;
+  server_options.attempt = given.attempt;
+  server_options.world_size = given.world_size;
+  server_options.torch_compat |= given.torch_compat;
+  const std::string& bind = options.bind.empty() ? config.text("store.bind") : options.bind;
+  if (!bind.empty()) server_options.bind_address = bind;
   server_options.host = job::host_name();
   server_options.pid = getpid();
   server_options.security = credentials.security;
@@ -164,7 +170,7 @@ int store_command(int argument_count, char** arguments) {
   app.require_subcommand(1);
   CLI::App* sub = add_action("serve", "print the address and serve until a signal", serve);
   sub->add_option("--port", options.server.port, "0: the kernel chooses (0)");
-  sub->add_option("--bind", options.server.bind_address, "address to listen on (127.0.0.1)");
+  sub->add_option("--bind", options.bind, "address to listen on (store.bind, else 127.0.0.1)");
   sub->add_option("--job-id", options.server.job_id, "refuse ranks of other jobs");
   sub->add_option("--attempt", options.server.attempt, "how often the job was started before (0)")
       ->check(CLI::Range(0, INT32_MAX));

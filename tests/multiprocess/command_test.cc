@@ -8,6 +8,9 @@
 
 #include "../sanitizers.h"
 #include "dt_run.h"
+#include "net/host_port.h"
+#include "net/loop.h"
+#include "store/torch_client.h"
 
 using namespace dt::test;
 
@@ -47,6 +50,26 @@ TEST_CASE("a served store keeps values until it gets a signal") {
   CHECK(count_of(late, "\"never\"") == 1);
   server.send(SIGTERM);
   CHECK(server.wait() == 0);
+}
+
+TEST_CASE("a served store heeds the settings of stores, and options go before them") {
+  Process::Options options;
+  options.environment = {"DT_STORE_BIND=127.0.0.2", "DT_STORE_TORCH_COMPAT=1"};
+  Process server({required_variable("DT_COMMAND"), "store", "serve"}, options);
+  Process bound({required_variable("DT_COMMAND"), "store", "serve", "--bind", "127.0.0.3"},
+                options);
+  REQUIRE(server.wait_for_output("\n"));
+  REQUIRE(bound.wait_for_output("\n"));
+  CHECK(starts_with(server.out, "127.0.0.2:"));
+  CHECK(starts_with(bound.out, "127.0.0.3:"));
+  const auto loop = dt::net::Loop::start();
+  REQUIRE(loop.ok());
+  const auto at = dt::net::parse_host_port(server.out.substr(0, server.out.size() - 1));
+  REQUIRE(at.ok());
+  const auto client =
+      dt::store::TorchClient::connect(loop.value().get(), {at.value().host, at.value().port, {}},
+                                      {dt::Deadline::after_ms(20'000), nullptr});
+  CHECK_MESSAGE(client.ok(), client.status().message());
 }
 
 TEST_CASE("dt store says what is wrong with its arguments") {
