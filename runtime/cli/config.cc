@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "job/settings.h"
 #include "launch/credentials.h"
 #include "launch/discover.h"
 
@@ -84,7 +85,7 @@ Status print_config(bool json) {
     }
   }
   json ? print_json(place, config) : print_table(place, config);
-  return {};
+  return job::check_settings(config);
 }
 
 }  // namespace

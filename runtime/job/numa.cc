@@ -3,16 +3,14 @@
 #include <utility>
 
 #include "job/job.h"
+#include "job/settings.h"
 
 namespace dt::job {
 
 Status Job::settle_numa(const Config& config) {
-  auto wish = parse_numa(config.text("host.numa"));
+  auto wish = numa_wish(config);
   if (!wish.ok()) {
-    const std::string& where = config.source_of("host.numa").where;
-    return Status(wish.status().code(), format("rank %d (%s): host.numa%s%s: %s", place_.rank,
-                                               host_name_.c_str(), where.empty() ? "" : " of ",
-                                               where.c_str(), wish.status().message().c_str()));
+    return wish.status().within(format("rank %d (%s)", place_.rank, host_name_.c_str()));
   }
   numa_ = std::move(wish).value();
   return {};

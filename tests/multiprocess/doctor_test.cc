@@ -291,6 +291,32 @@ TEST_CASE("--cluster: where the name of rank 0's host leads to loopback, it serv
   CHECK(json["missing"].empty());
 }
 
+TEST_CASE("settings that a job would refuse are bad ones") {
+  const struct {
+    Strings environment;
+    Strings names;
+  } cases[] = {
+      {{"DT_HEARTBEAT_TIMEOUT_MS=1500"}, {"heartbeat.timeout_ms", "heartbeat.interval_ms"}},
+      {{"DT_HOST_NUMA=0,x"}, {"host.numa of environment DT_HOST_NUMA"}},
+      {{"DT_HOST_PROGRESS_CPUS=0,5-3"},
+       {"host.progress_cpus of environment DT_HOST_PROGRESS_CPUS"}},
+  };
+  for (const auto& each : cases) {
+    CAPTURE(each.environment[0]);
+    Process::Options options;
+    options.environment = each.environment;
+    Process process(doctor({"--json"}), options);
+    CHECK(process.wait() == 1);
+    const nlohmann::json json = nlohmann::json::parse(process.out);
+    Process settings({required_variable("DT_COMMAND"), "config"}, options);
+    CHECK(settings.wait() == 1);
+    for (const std::string& name : each.names) {
+      CHECK(count_of(json.dump(), name) >= 1);
+      CHECK(count_of(settings.err, name) >= 1);
+    }
+  }
+}
+
 TEST_CASE("--cluster names the ranks that do not report in time") {
   const HeldPort port;
   Process::Options options;

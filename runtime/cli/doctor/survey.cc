@@ -16,6 +16,7 @@
 #include "base/numa.h"
 #include "cli/doctor/machine.h"
 #include "cli/run/fd.h"
+#include "job/settings.h"
 #include "job/store_options.h"
 #include "net/address.h"
 #include "net/interfaces.h"
@@ -194,7 +195,10 @@ Machine survey(Deadline deadline) {
   auto config = Config::load(machine.environment);
   machine.config_error = config.status();
   const bool configured = config.ok();
-  if (configured) machine.config = std::move(config).value();
+  if (configured) {
+    machine.config = std::move(config).value();
+    machine.config_error = job::check_settings(machine.config);
+  }
   auto place = launch::resolve_place(machine.config, machine.environment);
   machine.place_error = place.status();
   if (place.ok()) {
