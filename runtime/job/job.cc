@@ -574,6 +574,7 @@ Status Job::abort(const std::string& message) {
   tracer_->failed({}, status);
   local_store_->close(status);
   board_->job_failed(status);
+  failed()->fire(status);  // for calls that wait at the store of PyTorch
   return {};
 }
 
@@ -663,6 +664,7 @@ Status Job::finalize(int64_t timeout_ms) {
   if (local_store_ != nullptr) {
     local_store_->close(ended());
     board_->job_failed(ended());
+    failed()->fire(ended());
     join_threads(deadline);
     end_metrics();
     return final_status_;

@@ -590,6 +590,37 @@ TEST_CASE("job: an address that is not rank 0's is an error with its host and wh
   }
 }
 
+TEST_CASE("job: the end of a job of one rank ends its calls of PyTorch's store") {
+  dt_config* serving = nullptr;
+  REQUIRE_OK(dt_config_create(nullptr, &serving));
+  REQUIRE_OK(dt_config_set(serving, "store.torch_compat", "true"));
+  dt_store_server* server = nullptr;
+  REQUIRE_OK(dt_store_serve(serving, &server));
+  dt_config_destroy(serving);
+  int32_t port = 0;
+  REQUIRE_OK(dt_store_server_port(server, &port));
+  for (const bool aborts : {true, false}) {
+    CAPTURE(aborts);
+    dt_config* const config =
+        rank_config(0, 1, port, {{"store.torch_address", "127.0.0.1:" + std::to_string(port)}});
+    dt_job* job = nullptr;
+    REQUIRE_OK(dt_init(config, &job));
+    dt_config_destroy(config);
+    Outcome waited;
+    std::thread thread([&] {
+      const char* const keys[] = {"torch/never"};
+      waited = outcome_of(dt_store_wait(job, keys, 1, 20000));
+    });
+    const dt_status ended = aborts ? dt_abort(job, "enough") : dt_finalize(job, 20000);
+    CHECK(ended == DT_OK);
+    thread.join();
+    INFO(waited.message);
+    CHECK(waited.status == (aborts ? DT_ERR_ABORTED : DT_ERR_INVALID_STATE));
+    dt_job_destroy(job);
+  }
+  dt_store_server_destroy(server);
+}
+
 TEST_CASE("job: config that must be equal and is not fails on all ranks with both values") {
   ServedStore store(2);
   std::vector<Outcome> outcomes(2);
