@@ -28,7 +28,7 @@ constexpr Family kFamilies[] = {
     {"mvapich2", nullptr, Group::kMpi, "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
      "start the program with mpirun_rsh, mpiexec or srun", read_mvapich2, nullptr},
     {"openmpi", nullptr, Group::kMpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-     "start the program with mpirun", read_openmpi, nullptr},
+     "start the program with mpirun", read_openmpi, warn_openmpi_alone},
     {"hydra", "mpich", Group::kMpi, "PMI_RANK", "PMI_SIZE",
      "start the program with mpiexec (without -pmi-port) or srun --mpi=pmi2", read_hydra, nullptr},
     {"slurm", nullptr, Group::kStep, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS",

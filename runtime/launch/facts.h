@@ -176,6 +176,7 @@ Result<Facts> read_sagemaker(Variables& variables);
 Result<Facts> read_aws_batch(Variables& variables);
 Result<Facts> read_k8s_indexed(Variables& variables);
 
+void warn_openmpi_alone(Variables& variables);
 void warn_slurm_alone(Variables& variables);
 void warn_k8s_alone(Variables& variables);
 

@@ -8,16 +8,22 @@ bool is_mpi_singleton(Variables& variables) {
   return how != nullptr && *how == "singleton";
 }
 
+bool offers_pmix(Variables& variables) {
+  if (variables.get("PMIX_NAMESPACE") == nullptr) return false;
+  if (is_mpi_singleton(variables)) return false;  // that server is its own
+  // The name of the server's address carries the version of the protocol.
+  for (const char* server : {"PMIX_SERVER_URI41", "PMIX_SERVER_URI4", "PMIX_SERVER_URI3",
+                             "PMIX_SERVER_URI21", "PMIX_SERVER_URI2"}) {
+    if (variables.get(server) != nullptr) return true;
+  }
+  return false;
+}
+
 void read_exchange(Variables& variables, Facts& facts) {
   const bool pmi = variables.get("PMI_FD") != nullptr;
   // Where Hydra's variables count, a server of PMIx belongs to a launcher around it.
   const bool pmi_first = pmi && facts.launcher == "hydra";
-  // The name of the server's address carries the version of the protocol.
-  for (const char* server : {"PMIX_SERVER_URI41", "PMIX_SERVER_URI4", "PMIX_SERVER_URI3",
-                             "PMIX_SERVER_URI21", "PMIX_SERVER_URI2"}) {
-    if (pmi_first) break;
-    if (variables.get(server) == nullptr || variables.get("PMIX_NAMESPACE") == nullptr) continue;
-    if (is_mpi_singleton(variables)) break;  // that server is its own
+  if (!pmi_first && offers_pmix(variables)) {
     facts.exchange = Exchange::kPmix;
     facts.exchange_reachable = true;
     return;

@@ -13,6 +13,9 @@ Status read_mpi_surroundings(Variables& variables, Facts& facts);
 /// The exchange that PMI's or PMIx's variables offer, if any.
 void read_exchange(Variables& variables, Facts& facts);
 
+/// A launcher serves this process PMIx.
+bool offers_pmix(Variables& variables);
+
 /// Open MPI was initialized in this process, without mpirun: its variables describe a job of one.
 bool is_mpi_singleton(Variables& variables);
 

@@ -227,6 +227,22 @@ TEST_CASE("a rank of a program that runs alone, exported before the launcher") {
   CHECK(found_place(plus(plus(kStep, alone), one)).world_size == 1);
 }
 
+TEST_CASE("openmpi: a process of prterun runs alone, and says so") {
+  const Environment prterun = {{"PMIX_RANK", "2"},
+                               {"PMIX_NAMESPACE", "prterun-n0-77@1"},
+                               {"PMIX_SERVER_URI41", "prterun-n0-77@0.0;tcp4://127.0.0.1:9"}};
+  const Place place = found_place(prterun);
+  CHECK(place.world_size == 1);
+  REQUIRE(place.warnings.size() == 1);
+  CHECK(place.warnings[0] ==
+        "pmix_without_size: this process was started with PMIX_RANK=\"2\", but no variable says "
+        "how many there are: running as 1 of 1. Start it with mpirun of Open MPI, or set RANK and "
+        "WORLD_SIZE");
+  CHECK(found_place(plus(prterun, {{"OMPI_MCA_ess", "singleton"}})).warnings.empty());
+  CHECK(found_place(plus(prterun, {{"DT_LAUNCHER", "single"}})).warnings.empty());
+  CHECK(found_place(plus(prterun, kOpenMpi)).warnings.empty());
+}
+
 TEST_CASE("names of launches in a process that nobody launched") {
   const struct {
     const char* name;
