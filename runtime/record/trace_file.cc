@@ -141,12 +141,44 @@ std::vector<int32_t> get_ranks(Source* source, int32_t world_size, int64_t* budg
   return ranks;
 }
 
-void put_entry(Sink* sink, const Entry& entry) {
-  sink->put(entry.communicator).put(entry.kind).put(entry.dtype).put(entry.op);
+void put_entry(Sink* sink, const Entry& entry, uint32_t communicator) {
+  sink->put(communicator).put(entry.kind).put(entry.dtype).put(entry.op);
   sink->put(static_cast<uint8_t>(entry.state)).put(entry.root);
   sink->put(static_cast<int32_t>(entry.status)).put(entry.position).put(entry.count);
   sink->put(entry.bytes).put(entry.enqueued_ns).put(entry.started_ns).put(entry.completed_ns);
   sink->text(entry.label, kNameBytes);
+}
+
+constexpr uint32_t kLeftOut = UINT32_MAX;
+
+/// The number of each communicator in the file, or kLeftOut. The reader takes kMaxRanksOfAll at
+/// most, so beyond that those that have ended and have no entry are left out.
+std::vector<uint32_t> number_communicators(const Recorded& recorded) {
+  std::vector<uint32_t> numbers(recorded.communicators.size(), kLeftOut);
+  for (const Entry& entry : recorded.entries) numbers[entry.communicator] = 0;
+  const auto must = [&](size_t i) {
+    return numbers[i] != kLeftOut || !recorded.communicators[i].ended;
+  };
+  int64_t ranks = 0;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (must(i)) ranks += std::ssize(recorded.communicators[i].world_ranks);
+  }
+  // The newest first.
+  for (size_t i = numbers.size(); i-- > 0;) {
+    if (must(i)) {
+      numbers[i] = 0;
+      continue;
+    }
+    const int64_t more = std::ssize(recorded.communicators[i].world_ranks);
+    if (ranks + more > kMaxRanksOfAll) continue;
+    ranks += more;
+    numbers[i] = 0;
+  }
+  uint32_t next = 0;
+  for (uint32_t& number : numbers) {
+    if (number != kLeftOut) number = next++;
+  }
+  return numbers;
 }
 
 Entry get_entry(Source* source, size_t communicators) {
@@ -268,14 +300,19 @@ std::string encode(const Trace& trace) {
   put_failure(&payload, trace);
   const Recorded& recorded = trace.recorded;
   payload.put(recorded.dropped).put(recorded.monotonic_ns).put(recorded.realtime_ns);
-  payload.put(static_cast<uint32_t>(recorded.communicators.size()));
-  for (const CommunicatorRecord& each : recorded.communicators) {
+  const std::vector<uint32_t> numbers = number_communicators(recorded);
+  payload.put(static_cast<uint32_t>(
+      numbers.size() - static_cast<size_t>(std::count(numbers.begin(), numbers.end(), kLeftOut))));
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] == kLeftOut) continue;
+    const CommunicatorRecord& each = recorded.communicators[i];
     payload.text(each.name, kNameBytes).put(each.rank).put(each.issued);
     payload.put(uint8_t{each.on_device}).put(uint8_t{each.ended});
     put_ranks(&payload, each.world_ranks);
   }
   payload.put(static_cast<uint32_t>(recorded.entries.size()));
-  for (const Entry& entry : recorded.entries) put_entry(&payload, entry);
+  for (const Entry& entry : recorded.entries)
+    put_entry(&payload, entry, numbers[entry.communicator]);
   Sink file;
   file.reserve(payload.bytes().size() + kFrameBytes);
   file.raw(kTraceMagic).put(kTraceVersion).put(uint64_t{payload.bytes().size()});

@@ -110,6 +110,37 @@ TEST_CASE("what is written is read") {
   CHECK(files == 1);
 }
 
+TEST_CASE("a large job's trace leaves out the oldest communicators that ended without an entry") {
+  constexpr int32_t kRanks = 16'384;
+  Trace trace = example();
+  trace.identity.world_size = kRanks;
+  std::vector<int32_t> ranks(kRanks);
+  for (int32_t rank = 0; rank < kRanks; ++rank) ranks[static_cast<size_t>(rank)] = rank;
+  auto& communicators = trace.recorded.communicators;
+  communicators = {{"world", 3, ranks, 12, false, false}};
+  for (int i = 0; i < 300; ++i) {
+    communicators.push_back({"old " + std::to_string(i), 3, ranks, 1, false, true});
+  }
+  communicators.push_back({"live", 3, ranks, 1, false, false});
+  for (size_t i = 0; i < trace.recorded.entries.size(); ++i) {
+    trace.recorded.entries[i].communicator = i % 2 == 0 ? 5 : 301;  // "old 4" and "live"
+  }
+  const auto read = decode_trace(encode(trace));
+  REQUIRE_MESSAGE(read.ok(), read.status().message());
+  const auto& kept = read.value().recorded.communicators;
+  REQUIRE(kept.size() == 256);  // 4 Mi ranks
+  CHECK(kept[0].name == "world");
+  CHECK(kept[1].name == "old 4");
+  CHECK(kept[2].name == "old 47");
+  CHECK(kept[255].name == "live");
+  const auto& entries = read.value().recorded.entries;
+  REQUIRE(entries.size() == trace.recorded.entries.size());
+  for (size_t i = 0; i < entries.size(); ++i) {
+    CHECK(entries[i].communicator == (i % 2 == 0 ? 1 : 255));
+    CHECK(entries[i].position == trace.recorded.entries[i].position);
+  }
+}
+
 TEST_CASE("a link that somebody put in the place of the file is not followed") {
   const TempFolder folder;
   const std::string victim = folder.path + "/victim";
