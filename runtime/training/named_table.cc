@@ -345,6 +345,8 @@ void NamedTable::overdue(int32_t rank, const std::string& name) {
   std::string why;
   int32_t culprit = -1;
   if (const auto found = places_.find(name); found != places_.end()) {
+    // The name was carried out meanwhile, and another rank has submitted it again.
+    if (!found->second->submitted[static_cast<size_t>(rank)]) return;
     why = missing_text(*found->second);
     if (const auto ranks = missing(*found->second); !ranks.empty()) culprit = ranks[0];
   } else {

@@ -13,6 +13,7 @@ namespace dt::training {
 namespace {
 
 constexpr int64_t kGiveUpMs = 10'000;  // rank 0 answers what is overdue; behind an operation
+constexpr int64_t kSkewMs = 1000;      // other ranks may end an answer so much later than this one
 constexpr int64_t kHelpMs = 1;         // between looks where no thread advances transfers
 constexpr size_t kWarnings = 16;       // of stalls at a time
 
@@ -284,9 +285,14 @@ bool NamedThread::awaits_answer() {
 
 /// Of rank 0.
 Result<bool> NamedThread::coordinate() {
-  const NamedNews news = take_news();
+  NamedNews news = take_news();
+  // No rank is reported as missing while its message, or that of rank 0, is still to be read.
+  NamedNews late;
+  late.heard = news.heard;
+  std::swap(late.overdue, news.overdue);
   if (!news.empty()) DT_TRY(table_->hear(0, news, monotonic_ns()));
   DT_TRY(listen_to_all());
+  if (!late.empty()) DT_TRY(table_->hear(0, late, monotonic_ns()));
   const auto stalls = table_->stalls(monotonic_ns());
   if (!stalls.empty()) {
     state_.with(
@@ -355,7 +361,12 @@ NamedNews NamedThread::take_news() {
         news.fresh.push_back({name, pending.call});
       }
     }
-    std::swap(news.overdue, state.overdue);
+    for (std::string& name : std::exchange(state.overdue, {})) {
+      // Not of the next operation of that name.
+      const auto found = state.pending.find(name);
+      if (found == state.pending.end() || !found->second.overdue) continue;
+      news.overdue.push_back(std::move(name));
+    }
     news.joins = state.join == Join::kWanted;
     if (news.joins) state.join = Join::kTold;
     news.asks = state.reports < state.wanted && !std::exchange(state.asked, true);
@@ -391,6 +402,28 @@ void NamedThread::look_for_overdue() {
               format("%s, rank %d: %s, which coordinates it, does not answer; look at what that "
                      "does",
                      where_.c_str(), rank(), coordinator_.c_str())));
+}
+
+/// After operations were carried out, during which no rank reported anything: a deadline limits the
+/// wait for other ranks, not this time. For names that were submitted meanwhile the wait begins
+/// now. Names that were reported before are extended once only, because other names may go on for
+/// ever.
+void NamedThread::extend_deadlines() {
+  const int64_t now_ns = monotonic_ns();
+  const Deadline least = Deadline::after_ms(kSkewMs);
+  state_.with([&](State& state) {
+    state.earliest = Deadline::never();
+    for (auto& [name, pending] : state.pending) {
+      if (pending.running || pending.overdue) continue;
+      if (!pending.told) {
+        pending.deadline = pending.deadline.renewed_at(now_ns);
+      } else if (!pending.extended && pending.deadline.before(least)) {
+        pending.deadline = least;
+        pending.extended = true;
+      }
+      state.earliest = state.earliest.earlier(pending.deadline);
+    }
+  });
 }
 
 Status NamedThread::resolve(NamedAnswer& answer) {
@@ -429,6 +462,7 @@ Status NamedThread::heed(NamedAnswer answer) {
   for (const NamedBatch& batch : plan_batches(answer.operations, options_.fuse_bytes)) {
     run_batch(answer.operations, batch);
   }
+  if (!answer.operations.empty()) extend_deadlines();
   for (const auto& failure : answer.failures) complete(failure.name, failure.status);
   if (!answer.broken.ok()) fail(answer.broken);
   state_.with([&](State& state) {

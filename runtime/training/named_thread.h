@@ -49,6 +49,7 @@ class NamedThread : public std::enable_shared_from_this<NamedThread> {
     std::shared_ptr<backend::Work> work;
     Deadline deadline = Deadline::never();  // of the other ranks' submissions
     bool told = false;
+    bool extended = false;  // its deadline, because this rank was busy
     bool running = false;
     bool overdue = false;
   };
@@ -96,6 +97,7 @@ class NamedThread : public std::enable_shared_from_this<NamedThread> {
   NamedNews take_news();
   bool awaits_answer();
   void look_for_overdue();
+  void extend_deadlines();
   Deadline next_deadline();
   Status heed(NamedAnswer answer);
   Status resolve(NamedAnswer& answer);

@@ -629,6 +629,60 @@ TEST_CASE("named: the time-out of the communicator begins after its grace") {
   require_all_ok(run_ranks(2, submit_late, settings));
 }
 
+TEST_CASE("named: the time that an operation takes is not a wait for other ranks") {
+  for (const bool told_before : {false, true}) {
+    CAPTURE(told_before);
+    require_all_ok(run_ranks(2, [&](const Rank& rank) -> dt_status {
+      constexpr int64_t kElements = 1 << 20;
+      constexpr size_t kTensors = 400;
+      dt_named* named = nullptr;
+      dt_named_options options = quick();
+      options.fuse_bytes = 0;
+      RANK_TRY(dt_named_create(rank.world, &options, &named));
+      std::vector<double> send(kElements, 1);
+      std::vector<double> recv(kElements);
+      std::vector<float> values(10, 1);
+      dt_collective short_one = allreduce(values);
+      short_one.timeout_ms = 300;
+      dt_collective long_one = short_one;
+      long_one.timeout_ms = -1;
+      long_one.dtype = DT_F64;
+      long_one.count = kElements;
+      long_one.send = send.data();
+      long_one.recv = recv.data();
+      Names texts;
+      for (size_t i = 0; i < kTensors; ++i) texts.push_back("long" + std::to_string(i));
+      std::vector<const char*> names;
+      for (const std::string& text : texts) names.push_back(text.c_str());
+      const std::vector<const dt_collective*> all(kTensors, &long_one);
+      std::vector<dt_work*> works(kTensors);
+      dt_work* work = nullptr;
+      // Rank 1 submits "b" during the answer with the group; rank 0 just before it, or during it.
+      const bool early = told_before && rank.rank == 0;
+      if (told_before) {
+        if (!early) {
+          RANK_TRY(dt_named_submit_group(named, names.data(), all.data(), kTensors, works.data()));
+        }
+        RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));
+      }
+      if (early) RANK_TRY(dt_named_submit(named, "b", &short_one, &work));
+      if (early || !told_before) {
+        RANK_TRY(dt_named_submit_group(named, names.data(), all.data(), kTensors, works.data()));
+      }
+      while (!early && statistics_of(named).operations == 0) {
+        int32_t done = 0;
+        RANK_TRY(dt_work_wait(works.back(), 1, &done));
+      }
+      if (!early) RANK_TRY(dt_named_submit(named, "b", &short_one, &work));
+      RANK_TRY(finish(work));
+      RANK_TRY(check(values[9] == 2, "the sum"));
+      for (dt_work* each : works) RANK_TRY(finish(each));
+      dt_named_destroy(named);
+      return DT_OK;
+    }));
+  }
+}
+
 TEST_CASE("named: handles are closed in any order, with nothing and with works open") {
   require_all_ok(run_ranks(3, [](const Rank& rank) -> dt_status {
     for (int round = 0; round < 10; ++round) {

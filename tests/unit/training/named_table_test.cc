@@ -206,6 +206,20 @@ TEST_CASE("named: a stall is told once, with the ranks that are missing") {
   CHECK(contains(answers[2].broken.message(), "not by rank 2 (h2)"));
 }
 
+TEST_CASE("named: a rank that has the name no more cannot say that it is overdue") {
+  NamedTable table(options(2));
+  NamedNews overdue;
+  overdue.overdue.push_back("a");
+  for (const int32_t rank : {0, 1}) hear(table, rank, fresh("a", reduction(1)));
+  CHECK(released(table.take()[1]) == Names{"a"});
+  // Rank 0 has carried it out and submits it again; rank 1 wrote this while the answer was coming.
+  hear(table, 0, fresh("a", reduction(1), 1));
+  hear(table, 1, overdue);
+  CHECK(table.due_ns() == kNever);
+  hear(table, 0, overdue);
+  CHECK(table.take()[1].broken.code() == Code::kTimeout);
+}
+
 TEST_CASE("named: a group is released once all ranks have all of it, in its order") {
   NamedTable table(options(2));
   hear(table, 0, group({"b", "a"}));
