@@ -177,6 +177,7 @@ std::string NamedTable::missing_text(const Entry& entry) const {
 Status NamedTable::judge(const Entry& entry) const {
   if (!entry.others.empty()) {
     std::vector<CallOfRank> calls;
+    std::vector<int32_t> ranks;  // of these
     std::vector<NamedCall> kinds;
     for (int32_t rank = 0; rank < size(); ++rank) {
       if (!entry.submitted[static_cast<size_t>(rank)]) continue;
@@ -187,11 +188,12 @@ Status NamedTable::judge(const Entry& entry) const {
       if (kind == static_cast<std::ptrdiff_t>(kinds.size())) kinds.push_back(call);
       calls.push_back(
           {options_.members[static_cast<size_t>(rank)], static_cast<uint64_t>(kind), call.text()});
+      ranks.push_back(rank);
     }
     const Disagreement found = disagreement(calls);
     // What to do is another thing here: the rest goes on.
     const std::string text = found.text.substr(0, found.text.rfind("; "));
-    return error(Code::kMismatch, static_cast<int32_t>(found.culprit),
+    return error(Code::kMismatch, ranks[found.culprit],
                  format("\"%s\": %s; submit the same under one name on all ranks",
                         entry.name.c_str(), text.c_str()));
   }

@@ -311,6 +311,20 @@ TEST_CASE("named: ranks that join give zeros, also to groups") {
   CHECK(released(table.take()[0]) == Names{"a"});
 }
 
+TEST_CASE("named: ranks that differ are named, also behind one that has joined") {
+  NamedTable table(options(3));
+  NamedNews joins;
+  joins.joins = true;
+  hear(table, 0, joins);
+  hear(table, 1, fresh("a", reduction(1)));
+  hear(table, 2, fresh("a", reduction(2)));
+  const auto answers = table.take();
+  CHECK(failed(answers[1], Code::kMismatch) == Names{"a"});
+  const dt::ErrorInfo info = answers[1].failures[0].status.info();
+  CHECK(info.rank == 12);
+  CHECK(info.host == "h2");
+}
+
 TEST_CASE("named: what waits when a rank leaves is aborted, and so is what comes later") {
   NamedTable table(options(2));
   NamedNews leaves;
