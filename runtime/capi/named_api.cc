@@ -191,6 +191,14 @@ dt_status dt_named_stats(dt_named* named, dt_named_statistics* out_statistics) {
       });
 }
 
-void dt_named_destroy(dt_named* named) { destroy<NamedObject>(named); }
+void dt_named_destroy(dt_named* named) {
+  // A call of another thread keeps the object, and must end as well.
+  (void)guard("dt_named_destroy", [&](const Call&) -> Status {
+    const auto found = handle_table().find(named, HandleKind::kNamed);
+    if (found.ok()) std::static_pointer_cast<NamedObject>(found.value())->named->close();
+    return {};
+  });
+  destroy<NamedObject>(named);
+}
 
 }  // extern "C"

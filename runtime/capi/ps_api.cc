@@ -345,7 +345,15 @@ dt_status dt_ps_server_stats(dt_ps_server* server, dt_ps_server_statistics* out_
   });
 }
 
-void dt_ps_server_destroy(dt_ps_server* server) { destroy<PsServerObject>(server); }
+void dt_ps_server_destroy(dt_ps_server* server) {
+  // A call of another thread keeps the object, and must end as well.
+  (void)guard("dt_ps_server_destroy", [&](const Call&) -> Status {
+    const auto found = handle_table().find(server, HandleKind::kPsServer);
+    if (found.ok()) std::static_pointer_cast<PsServerObject>(found.value())->server->stop();
+    return {};
+  });
+  destroy<PsServerObject>(server);
+}
 
 dt_status dt_ps_connect(const dt_config* config, const dt_ps_options* options, dt_ps** out_ps) {
   return guard("dt_ps_connect", [&](const Call& call) -> Status {

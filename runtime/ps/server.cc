@@ -31,6 +31,10 @@ Server::~Server() {
   }
 }
 
+void Server::stop() {
+  loop_->run([this] { core_->stop(); });
+}
+
 Result<bool> Server::wait(const Wait& wait) {
   DT_TRY(loop_->check_not_forked());
   if (!core_->ended.wait(wait)) return false;

@@ -57,7 +57,10 @@ class Server {
 
   uint16_t port() const { return port_; }
   /// True: it has ended, because all workers have left; false: not yet. TIMEOUT: none came.
+  /// ABORTED: stop() came first.
   Result<bool> wait(const Wait& wait);
+  /// Any thread: serves no more, frees its port, and ends wait(). Writes no checkpoint.
+  void stop();
   const Statistics& statistics() const { return statistics_; }
 
  private:

@@ -33,10 +33,24 @@ int64_t thread_cpu_ns() {
 
 }  // namespace
 
-ServerCore::~ServerCore() {
+ServerCore::~ServerCore() { close(); }
+
+void ServerCore::close() {
+  ending_ = true;
+  timer_ = nullptr;
+  watcher_ = nullptr;
+  listener_ = {};
   saving_ = nullptr;
   for (const auto& [age, each] : greeting_) each->close();
+  greeting_.clear();
+  for (auto& [worker, member] : members_) member.session = nullptr;
   for (const auto& each : sessions_) each->close();
+  sessions_.clear();
+}
+
+void ServerCore::stop() {
+  close();
+  if (!ended.is_set()) end(Status(Code::kAborted, own_text() + " was destroyed"));
 }
 
 std::string ServerCore::own_text() const {

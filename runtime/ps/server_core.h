@@ -72,6 +72,8 @@ class ServerCore {
   ~ServerCore();
 
   Status begin(tcp::Socket listener);
+  /// Closes everything, and ends with ABORTED unless it has ended.
+  void stop();
   /// A worker, or with -1 an evaluator, whose greeting was right.
   std::shared_ptr<Session> admit(int32_t worker, tcp::Socket socket);
   // For sessions.
@@ -96,6 +98,7 @@ class ServerCore {
     int64_t absent_ns = 0;  ///< since
   };
 
+  void close();
   void on_readable();
   Status judge(const tcp::Hello& hello) const;
   void enter(Session& session, const Enter& enter);

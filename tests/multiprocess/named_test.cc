@@ -683,6 +683,39 @@ TEST_CASE("named: the time that an operation takes is not a wait for other ranks
   }
 }
 
+TEST_CASE("named: destroying the handle ends a call of another thread") {
+  require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
+    dt_named* named = nullptr;
+    RANK_TRY(dt_named_create(rank.world, nullptr, &named));
+    if (rank.rank == 0) {
+      dt_status joined = DT_OK;
+      std::string text;
+      std::thread joins([&] {
+        int32_t last = -1;
+        joined = dt_named_join(named, kWaitMs, &last);
+        text = dt_last_error();
+      });
+      // It is refused once the other thread is in its call.
+      std::vector<float> values(10, 1);
+      const dt_collective collective = allreduce(values);
+      dt_status submitted = DT_OK;
+      for (int i = 0; submitted == DT_OK; ++i) {
+        dt_work* work = nullptr;
+        submitted = dt_named_submit(named, ("a" + std::to_string(i)).c_str(), &collective, &work);
+        dt_work_destroy(work);
+      }
+      dt_named_destroy(named);
+      joins.join();
+      RANK_TRY(check(submitted == DT_ERR_INVALID_STATE, "the other thread joins"));
+      RANK_TRY(check(joined == DT_ERR_ABORTED, dt_status_name(joined)));
+      RANK_TRY(check(contains(text, "closed"), text.c_str()));
+    }
+    RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));
+    dt_named_destroy(named);
+    return DT_OK;
+  }));
+}
+
 TEST_CASE("named: handles are closed in any order, with nothing and with works open") {
   require_all_ok(run_ranks(3, [](const Rank& rank) -> dt_status {
     for (int round = 0; round < 10; ++round) {

@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parameter servers of this process through dt.hpp, and workers that are its threads.
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <dt/dt.hpp>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -76,7 +84,62 @@ std::string refusal(const std::function<void()>& call) {
   return "nothing was thrown";
 }
 
+/// The configuration of a job with one server: at `address`.
+dt::Config one_server(const std::string& address, bool serves) {
+  dt::Config config;
+  config.set("ps.servers", address);
+  config.set("ps.workers", "1");
+  if (serves) config.set("ps.index", "0");
+  return config;
+}
+
+/// Whether the kernel lets this thread of the process sleep.
+bool sleeps(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const size_t name = text.rfind(") ");
+  return name != std::string::npos && text[name + 2] == 'S';
+}
+
 }  // namespace
+
+TEST_CASE("ps: destroying a server ends a wait of another thread, and frees the port") {
+  dt_ps_server* server = nullptr;
+  int32_t port = 0;
+  const dt::Config config = one_server("127.0.0.1:0", true);
+  REQUIRE(dt_ps_serve(config.get_handle(), nullptr, &server) == DT_OK);
+  REQUIRE(dt_ps_server_port(server, &port) == DT_OK);
+  const dt::Config at_port = one_server("127.0.0.1:" + std::to_string(port), false);
+  dt_ps* ps = nullptr;
+  REQUIRE(dt_ps_connect(at_port.get_handle(), nullptr, &ps) == DT_OK);
+  std::atomic<pid_t> waiter{0};
+  dt_status status = DT_OK;
+  std::string text;
+  std::thread waits([&] {
+    waiter = gettid();
+    status = dt_ps_server_wait(server, kPatienceMs / 2, nullptr);
+    text = dt_last_error();
+  });
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(kPatienceMs);
+  while ((waiter == 0 || !sleeps(waiter)) && std::chrono::steady_clock::now() < until) {
+    std::this_thread::yield();
+  }
+  dt_ps_server_destroy(server);
+  // The port is free again at once, also while the other thread still returns.
+  const dt::Config again = one_server("127.0.0.1:" + std::to_string(port), true);
+  dt_ps_server* second = nullptr;
+  const dt_status served = dt_ps_serve(again.get_handle(), nullptr, &second);
+  waits.join();
+  CHECK(status == DT_ERR_ABORTED);
+  CHECK_MESSAGE(text.find("was destroyed") != std::string::npos, text);
+  REQUIRE(served == DT_OK);
+  // The worker goes on with the second one.
+  CHECK(dt_ps_leave(ps) == DT_OK);
+  dt_ps_destroy(ps);
+  dt_ps_server_destroy(second);
+}
+
 
 TEST_CASE("ps: workers and servers of dt.hpp agree with a plain loop") {
   Servers servers(2, 2);
