@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <string>
 #include <utility>
 #include <vector>
@@ -105,15 +108,25 @@ Status check_at_least(const Call& call, const char* field, int64_t value, int64_
                       static_cast<long long>(value), static_cast<long long>(least));
 }
 
+Result<tcp::Socket> ps_listener_of_agent(int given) {
+  int listens = 0;
+  socklen_t length = sizeof listens;
+  if (getsockopt(given, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) != 0 || listens == 0) {
+    return Status(Code::kConfig,
+                  format("DT_PS_LISTEN_FD=%d is no listening socket: a program between dt run and "
+                         "this one has closed it; let it pass the descriptor on (Python: pass_fds)",
+                         given));
+  }
+  // The agent's stays as it is; another server of this process, after this one, has it again.
+  const int fd = fcntl(given, F_DUPFD_CLOEXEC, 0);
+  if (fd >= 0 && fcntl(fd, F_SETFL, O_NONBLOCK) == 0) return tcp::Socket(fd);
+  return Status(Code::kSystem,
+                "cannot use the socket that dt run gave this server: " + errno_text(errno));
+}
+
 /// Where a server listens: the agent's socket, or at its own place in the list.
 Result<tcp::Socket> ps_listener(const PsSetting& setting) {
-  if (setting.place.listen_fd >= 0) {
-    // The agent's stays as it is; another server of this process, after this one, has it again.
-    const int fd = fcntl(setting.place.listen_fd, F_DUPFD_CLOEXEC, 0);
-    if (fd >= 0 && fcntl(fd, F_SETFL, O_NONBLOCK) == 0) return tcp::Socket(fd);
-    return Status(Code::kSystem,
-                  "cannot use the socket that dt run gave this server: " + errno_text(errno));
-  }
+  if (setting.place.listen_fd >= 0) return ps_listener_of_agent(setting.place.listen_fd);
   const std::string& own = setting.place.servers[static_cast<size_t>(setting.place.index)];
   net::HostPort at;
   if (own.compare(own.size() - 2, 2, ":0") == 0) {
@@ -126,14 +139,25 @@ Result<tcp::Socket> ps_listener(const PsSetting& setting) {
   if (!addresses.ok() || addresses.value().empty() ||
       !net::is_loopback(addresses.value().front())) {
     addresses = net::resolve_now("", at.port, true);
+    DT_TRY(addresses.status());
+    // That of IPv6 stands for both; that of IPv4 remains for a host without IPv6.
+    std::stable_partition(addresses.value().begin(), addresses.value().end(),
+                          [](const net::Address& each) { return each.family() == AF_INET6; });
   }
-  DT_TRY(addresses.status());
   Status status(Code::kConfig, own + " has no address");
   for (const net::Address& address : addresses.value()) {
     DT_TRY(net::check_exposure(setting.credentials.security, address, "the parameter server"));
-    auto listener = tcp::listen_on(address, {at.port, at.port});
-    if (listener.ok()) return listener;
-    status = listener.status();
+    tcp::Socket listener;
+    const int error = tcp::listen_at(address, &listener);
+    if (error == 0) return listener;
+    status = Status(Code::kSystem,
+                    format("parameter server %d cannot listen at %s: %s; %s", setting.place.index,
+                           address.text().c_str(), errno_text(error).c_str(),
+                           error == EMFILE || error == ENFILE
+                               ? "raise the limit of open files (ulimit -n)"
+                               : "end what uses the port, or give another in ps.servers"));
+    // Where its clients may reach another program, no other address helps.
+    if (error == EADDRINUSE) return status;
   }
   return status;
 }

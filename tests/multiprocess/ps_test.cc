@@ -102,6 +102,32 @@ bool sleeps(pid_t thread) {
   return name != std::string::npos && text[name + 2] == 'S';
 }
 
+bool has_ipv6_loopback() {
+  const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = in6addr_loopback;
+  const bool has =
+      fd >= 0 && bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  if (fd >= 0) close(fd);
+  return has;
+}
+
+/// Variables of the environment, until it goes.
+class Variables {
+ public:
+  void set(const std::string& name, const std::string& value) {
+    names_.push_back(name);
+    setenv(name.c_str(), value.c_str(), 1);
+  }
+  ~Variables() {
+    for (const std::string& name : names_) unsetenv(name.c_str());
+  }
+
+ private:
+  std::vector<std::string> names_;
+};
+
 }  // namespace
 
 TEST_CASE("ps: destroying a server ends a wait of another thread, and frees the port") {
@@ -140,6 +166,60 @@ TEST_CASE("ps: destroying a server ends a wait of another thread, and frees the 
   dt_ps_server_destroy(second);
 }
 
+TEST_CASE("ps: a server that is named by an address of another host listens on all of its own") {
+  // 192.0.2.1 is an address of nobody, as that of a service in front of this host would be.
+  dt::Config config = one_server("192.0.2.1:0", true);
+  config.set("security.mode", "none");
+  const dt::PsServer server(&config);
+  std::vector<std::string> hosts = {"127.0.0.1"};
+  if (has_ipv6_loopback()) hosts.push_back("[::1]");
+  for (const std::string& host : hosts) {
+    CAPTURE(host);
+    dt::Config at = one_server(host + ":" + std::to_string(server.port()), false);
+    at.set("security.mode", "none");
+    dt::PsOptions options;
+    options.worker = 0;
+    options.connect_ms = 10'000;
+    dt::Ps ps(&at, options);
+    ps.leave();
+  }
+}
+
+TEST_CASE("ps: a port that is in use is an error of the system, with its address") {
+  dt::Config config = one_server("127.0.0.1:0", true);
+  const dt::PsServer first(&config);
+  const std::string address = "127.0.0.1:" + std::to_string(first.port());
+  dt::Config same = one_server(address, true);
+  dt_ps_server* second = nullptr;
+  CHECK(dt_ps_serve(same.get_handle(), nullptr, &second) == DT_ERR_SYSTEM);
+  const std::string text = dt_last_error();
+  CAPTURE(text);
+  CHECK(text.find("parameter server 0 cannot listen at " + address) != std::string::npos);
+  CHECK(text.find("ps.servers") != std::string::npos);
+  CHECK(text.find("network.port_range") == std::string::npos);
+}
+
+TEST_CASE("ps: what DT_PS_LISTEN_FD names must be a socket that listens") {
+  int ends[2] = {-1, -1};
+  int pipes[2] = {-1, -1};
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  REQUIRE(pipe2(pipes, O_CLOEXEC) == 0);
+  for (const int fd : {ends[0], pipes[0]}) {
+    Variables variables;
+    variables.set("DT_PS_SERVERS", "127.0.0.1:4711");
+    variables.set("DT_PS_INDEX", "0");
+    variables.set("DT_PS_WORKERS", "1");
+    variables.set("DT_PS_LISTEN_FD", std::to_string(fd));
+    dt_ps_server* server = nullptr;
+    CHECK(dt_ps_serve(nullptr, nullptr, &server) == DT_ERR_CONFIG);
+    const std::string text = dt_last_error();
+    CAPTURE(text);
+    CHECK(text.find("DT_PS_LISTEN_FD=" + std::to_string(fd)) != std::string::npos);
+    CHECK(text.find("pass_fds") != std::string::npos);
+    dt_ps_server_destroy(server);
+  }
+  for (const int fd : {ends[0], ends[1], pipes[0], pipes[1]}) close(fd);
+}
 
 TEST_CASE("ps: workers and servers of dt.hpp agree with a plain loop") {
   Servers servers(2, 2);

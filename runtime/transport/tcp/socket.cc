@@ -204,6 +204,21 @@ Result<PortRange> parse_port_range(const std::string& text) {
                        text.c_str()));
 }
 
+int listen_at(const net::Address& address, Socket* out) {
+  const int fd = socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+  if (fd < 0) return errno;
+  Socket made(fd);
+  const int on = 1;
+  const int off = 0;
+  (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (address.family() == AF_INET6) {
+    (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  }
+  if (bind(fd, raw(address), address.length) != 0 || listen(fd, kBacklog) != 0) return errno;
+  *out = std::move(made);
+  return 0;
+}
+
 Result<Socket> listen_on(net::Address address, PortRange ports) {
   DT_TRY_VALUE(Socket socket, make_socket(address.family()));
   const int on = 1;

@@ -84,6 +84,9 @@ struct PortRange {
 /// "" or "0", "4711", "4700-4799".
 Result<PortRange> parse_port_range(const std::string& text);
 
+/// Listens at `address` with its port; an unspecified IPv6 address stands for those of IPv4, too.
+/// 0, or an errno value.
+int listen_at(const net::Address& address, Socket* out);
 /// Listens on `address` at the first free port of the range.
 Result<Socket> listen_on(net::Address address, PortRange ports);
 /// Begins to connect, from `source` where the families agree; ends when the socket is writable.
