@@ -61,11 +61,15 @@ std::string partial_prefix(int32_t server, int32_t servers) {
 
 /// A file of another server in the directory, this one's being absent; empty: there is none.
 /// Removes what saves of this one have left.
-std::string look_around(const std::string& directory, int32_t server, int32_t servers) {
+Result<std::string> look_around(const std::string& directory, int32_t server, int32_t servers) {
   DIR* const handle = opendir(directory.c_str());
-  if (handle == nullptr) return {};
+  if (handle == nullptr && errno == ENOENT) return std::string();
+  if (handle == nullptr) return training::failed_io("list", directory, errno);
   std::string found;
-  while (const dirent* entry = readdir(handle)) {
+  for (;;) {
+    errno = 0;
+    const dirent* const entry = readdir(handle);
+    if (entry == nullptr) break;
     const std::string name = entry->d_name;
     int32_t other = 0;
     int32_t of = 0;
@@ -76,7 +80,9 @@ std::string look_around(const std::string& directory, int32_t server, int32_t se
       found = name;
     }
   }
+  const int error = errno;
   closedir(handle);
+  if (error != 0) return training::failed_io("list", directory, error);
   return found;
 }
 
@@ -123,8 +129,10 @@ Result<Loaded> load(const std::string& directory, int32_t server, int32_t server
   constexpr char kPrefix[] = "variable.";
   Loaded loaded;
   const std::string path = checkpoint_path(directory, server, servers);
-  const std::string other = look_around(directory, server, servers);
+  DT_TRY_VALUE(const std::string other, look_around(directory, server, servers));
   if (access(path.c_str(), F_OK) != 0) {
+    // Values that cannot be read now are not lost: a server that began anew would overwrite them.
+    if (errno != ENOENT) return training::failed_io("look for", path, errno);
     if (other.empty()) return loaded;
     return Status(
         Code::kConfig,

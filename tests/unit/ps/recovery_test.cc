@@ -366,6 +366,20 @@ TEST_CASE("a push that has failed takes no effect when the servers come back") {
   CHECK(pull_all(*other, y) == std::vector<float>(9000, 0));
 }
 
+TEST_CASE("a checkpoint that cannot be looked for is not taken for none") {
+  const Folder folder;
+  const std::string file = folder.path + "/file";
+  std::ofstream(file) << "x";
+  for (const std::string& directory : {file, file + "/below"}) {
+    CAPTURE(directory);
+    const auto loaded = load(directory, 0, 1);
+    REQUIRE_FALSE(loaded.ok());
+    CHECK(loaded.status().code() == Code::kSystem);
+    CHECK(contains(loaded.status().message(), directory));
+    CHECK(contains(loaded.status().message(), "Not a directory"));
+  }
+}
+
 TEST_CASE("a goodbye that was not answered can be said again, and nothing else") {
   const Folder folder;
   Server::Options base;
