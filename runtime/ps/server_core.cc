@@ -167,19 +167,33 @@ void ServerCore::on_message(Session& session, const tcp::Header& header, std::st
     case What::kPull: return use_rows(session, header, payload);
     case What::kClock: return set_clock(session, header);
     case What::kSave:
+      ++session.saves;
       return save([weak = std::weak_ptr(session.shared_from_this()),
                    sequence = header.sequence](const Status& status) {
         const auto still = weak.lock();
         if (still == nullptr) return;
-        if (status.ok()) return still->answer(What::kDone, sequence);
-        still->refuse(sequence, status.code(), status.message());
+        --still->saves;
+        if (status.ok()) {
+          still->answer(What::kDone, sequence);
+        } else {
+          still->refuse(sequence, status.code(), status.message());
+        }
+        if (still->saves > 0) return;
+        for (const uint64_t each : std::exchange(still->goodbyes, {})) {
+          still->answer(What::kDone, each);
+        }
       });
     case What::kSign: return session.answer(What::kDone, header.sequence);
     case What::kGoodbye:
       if (session.worker() >= 0) members_[session.worker()].said_goodbye = true;
       session.keeps_clock = false;
       session.clock.waits = false;
-      session.answer(What::kDone, header.sequence);
+      // Its answer ends what the worker still waits for.
+      if (session.saves > 0) {
+        session.goodbyes.push_back(header.sequence);
+      } else {
+        session.answer(What::kDone, header.sequence);
+      }
       return review_clocks();
     default: return damaged();
   }

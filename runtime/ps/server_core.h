@@ -39,7 +39,9 @@ class Session : public std::enable_shared_from_this<Session> {
   bool entered = false;
   bool keeps_clock = true;
   int64_t heard_ns = 0;
-  std::vector<Table*> tables;  ///< by the worker's numbers
+  std::vector<Table*> tables;      ///< by the worker's numbers
+  int32_t saves = 0;               ///< that it has asked for, and that are not over
+  std::vector<uint64_t> goodbyes;  ///< which are answered after these
   /// A clock that waits for slower workers.
   struct ClockRequest {
     bool waits = false;

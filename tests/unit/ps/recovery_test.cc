@@ -366,6 +366,32 @@ TEST_CASE("a push that has failed takes no effect when the servers come back") {
   CHECK(pull_all(*other, y) == std::vector<float>(9000, 0));
 }
 
+TEST_CASE("a worker leaves after a save that another of its threads waits for") {
+  const Folder folder;
+  Server::Options base;
+  base.directory = folder.path;
+  base.save_every_ms = 0;
+  const auto servers = serve(1, base);
+  const auto client = join(*servers, 0);
+  const auto other = join(*servers, 1);
+  Variable variable = matrix("x", 1 << 20, 32);
+  variable.initial = Initial::kNormal;
+  variable.initial_value = 1;
+  const int32_t x = client->open(variable, patient()).value();
+  REQUIRE(push_all(*client, x, std::vector<float>(size_t{32} << 20, 1)).ok());
+  Status saved;
+  std::thread saves([&] { saved = client->save(patient()); });
+  const Deadline deadline = Deadline::after_ms(kPatienceMs);
+  while (std::filesystem::is_empty(folder.path) && !deadline.passed()) std::this_thread::yield();
+  const Status left = client->leave(patient());
+  saves.join();
+  CHECK_MESSAGE(saved.ok(), saved.message());
+  CHECK_MESSAGE(left.ok(), left.message());
+  CHECK(std::filesystem::exists(checkpoint_path(folder.path, 0, 1)));
+  REQUIRE(other->leave(patient()).ok());
+  CHECK(servers->servers[0]->wait(patient()).value());
+}
+
 TEST_CASE("a checkpoint that cannot be looked for is not taken for none") {
   const Folder folder;
   const std::string file = folder.path + "/file";
