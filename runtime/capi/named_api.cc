@@ -41,8 +41,9 @@ Status read_named_options(const Call& call, const dt_named_options* options,
   DT_TRY(check("cycle_us", asked.cycle_us));
   out->fuse_bytes = asked.fuse_bytes;
   out->cache = asked.cache;
-  out->stall_ms = asked.stall_ms;
-  out->cycle_us = asked.cycle_us;
+  constexpr int64_t kMostMs = int64_t{1} << 40;  // decades
+  out->stall_ms = std::min(asked.stall_ms, kMostMs);
+  out->cycle_us = std::min(asked.cycle_us, kMostMs * 1000);
   return {};
 }
 

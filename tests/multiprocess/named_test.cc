@@ -716,6 +716,30 @@ TEST_CASE("named: destroying the handle ends a call of another thread") {
   }));
 }
 
+TEST_CASE("named: times without end are long times") {
+  require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
+    dt_named_options options = quick();
+    options.stall_ms = INT64_MAX;
+    options.cycle_us = INT64_MAX;
+    dt_named* named = nullptr;
+    RANK_TRY(dt_named_create(rank.world, &options, &named));
+    std::vector<float> values(10, 1);
+    const dt_collective collective = allreduce(values);
+    if (rank.rank == 1) RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));
+    dt_work* work = nullptr;
+    RANK_TRY(dt_named_submit(named, "a", &collective, &work));
+    if (rank.rank == 0) {
+      std::string report;
+      while (report.empty()) RANK_TRY(report_of(named, &report));
+      RANK_TRY(check(statistics_of(named).stalls == 0, "no stall"));
+      RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));
+    }
+    RANK_TRY(finish(work));
+    dt_named_destroy(named);
+    return DT_OK;
+  }));
+}
+
 TEST_CASE("named: handles are closed in any order, with nothing and with works open") {
   require_all_ok(run_ranks(3, [](const Rank& rank) -> dt_status {
     for (int round = 0; round < 10; ++round) {
