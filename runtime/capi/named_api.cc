@@ -74,22 +74,14 @@ Status submit_all(const Call& call, const NamedObject& object, const char* const
     works.back()->work = submission.work;
   }
   // The handles come first: once it is submitted nothing may fail.
-  std::vector<dt_work*> handles;
-  Status status;
-  for (size_t i = 0; i < works.size() && status.ok() && out_works != nullptr; ++i) {
-    dt_work* handle = nullptr;
-    status = call.give(works[i], &handle);
-    if (status.ok()) handles.push_back(handle);
-  }
-  if (status.ok()) status = object.named->submit(std::move(submissions), group);
-  if (!status.ok()) {
-    for (dt_work* const handle : handles) destroy<WorkObject>(handle);
-    return status;
-  }
+  std::vector<NewWork> handles(out_works != nullptr ? works.size() : 0);
+  for (size_t i = 0; i < handles.size(); ++i) DT_TRY(handles[i].give(call, works[i]));
+  DT_TRY(object.named->submit(std::move(submissions), group));
   if (out_works != nullptr) {
-    std::copy(handles.begin(), handles.end(), out_works);
+    for (size_t i = 0; i < handles.size(); ++i) handles[i].keep(&out_works[i]);
     return {};
   }
+  Status status;
   for (const auto& each : works) {
     (void)wait_for(each, Deadline::never());
     const Status ended = each->work->status();

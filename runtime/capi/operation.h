@@ -78,6 +78,26 @@ Status check_param(const Call& call, const training::Reducer& reducer, int32_t i
 Result<backend::Collective> read_collective(const Call& call, const CommObject& on,
                                             const dt_collective* collective);
 
+/// The handle of a work that is about to begin. It is closed again unless it is kept, also where an
+/// allocation throws in between.
+class NewWork {
+ public:
+  NewWork() = default;
+  ~NewWork() {
+    if (handle_ != nullptr) destroy<WorkObject>(handle_);
+  }
+  NewWork(const NewWork&) = delete;
+  NewWork& operator=(const NewWork&) = delete;
+
+  Status give(const Call& call, const std::shared_ptr<WorkObject>& work) {
+    return call.give(work, &handle_);
+  }
+  void keep(dt_work** out) { *out = std::exchange(handle_, nullptr); }
+
+ private:
+  dt_work* handle_ = nullptr;
+};
+
 /// Gives a handle of the work that `begin(work)` begins. The handle is made first, because nothing
 /// may fail once operations are enqueued.
 template <class F>
@@ -86,14 +106,10 @@ Status give_work(const Call& call, const CommObject& on, dt_work** out_work, F&&
   object->job = on.job;
   object->comm = on.comm;
   object->work = on.comm->new_work();
-  dt_work* handle = nullptr;
-  DT_TRY(call.give(object, &handle));
+  NewWork handle;
+  DT_TRY(handle.give(call, object));
   Status status = std::forward<F>(begin)(object->work);
-  if (status.ok()) {
-    *out_work = handle;
-  } else {
-    destroy<WorkObject>(handle);
-  }
+  if (status.ok()) handle.keep(out_work);
   return status;
 }
 

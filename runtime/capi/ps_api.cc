@@ -249,18 +249,15 @@ Status ask_for_rows(const Call& call, PsObject& object, int32_t variable, const 
   }
   auto work = std::make_shared<WorkObject>();
   work->work = std::make_shared<backend::Work>();
-  dt_work* handle = nullptr;
+  NewWork handle;
   if (out_work != nullptr) {
     work->bell = object.bell;
     work->work->then([bell = object.bell](const Status&) { bell->ring(); });
-    DT_TRY(call.give(work, &handle));
+    DT_TRY(handle.give(call, work));
   }
-  if (const Status status = issue(*object.client, work->work); !status.ok()) {
-    if (handle != nullptr) destroy<WorkObject>(handle);
-    return status;
-  }
+  DT_TRY(issue(*object.client, work->work));
   if (out_work != nullptr) {
-    *out_work = handle;
+    handle.keep(out_work);
     return {};
   }
   (void)wait_for(work, Deadline::never());  // the client ends it

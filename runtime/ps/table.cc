@@ -30,8 +30,15 @@ Result<std::unique_ptr<Table>> Table::create(const Variable& variable, int32_t s
   // At most 2^50 bytes each, which check() sees to: no overflow.
   const int64_t updates = aligned(table->rows_ * 4);
   const int64_t array = aligned(table->rows_ * variable.row_bytes());
-  auto memory = training::MappedMemory::create(updates + array * (1 + variable.moments()), "");
-  if (!memory.ok()) return memory.status().within("variable \"" + variable.name + "\"");
+  const int64_t bytes = updates + array * (1 + variable.moments());
+  auto memory = training::MappedMemory::create(bytes, "");
+  if (memory.status().code() == Code::kOutOfMemory) {
+    return Status(Code::kOutOfMemory,
+                  format("variable \"%s\": cannot get %lld bytes of memory; start more parameter "
+                         "servers (--servers), or give the variable fewer rows",
+                         variable.name.c_str(), static_cast<long long>(bytes)));
+  }
+  DT_TRY(memory.status());
   table->memory_ = std::move(memory).value();
   char* at = table->memory_->data();
   if (at == nullptr) return table;  // it keeps no row

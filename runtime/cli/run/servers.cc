@@ -100,8 +100,9 @@ void Servers::on_failure(int server) {
   if (again) {
     ++entry.restarts;
     started = start(server);
-    text += format("; it is started again (%d of %d times), the ranks go on", entry.restarts,
-                   plan_.server_restarts);
+    text += started.ok() ? format("; it is started again (%d of %d times), the ranks go on",
+                                  entry.restarts, plan_.server_restarts)
+                         : "; it cannot be started again, so the job ends";
   } else if (finishing_) {
     text += ", after all ranks had ended";
   } else if (failure_.ok()) {

@@ -7,6 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "../contains.h"
+
 using namespace dt;
 using namespace dt::ps;
 
@@ -134,4 +136,20 @@ TEST_CASE("a server with no row of a variable") {
     CHECK((table.value()->rows() == 1 || table.value()->values() == nullptr));
   }
   CHECK(rows == 1);
+}
+
+TEST_CASE("who has no memory for a variable is told what helps") {
+  Variable variable;
+  variable.name = "wide";
+  variable.rows = int64_t{1} << 40;
+  variable.columns = 256;
+  REQUIRE(check(variable).ok());
+  const auto table = Table::create(variable, 0, 1);
+  REQUIRE_FALSE(table.ok());
+  CHECK(table.status().code() == Code::kOutOfMemory);
+  const std::string& message = table.status().message();
+  CAPTURE(message);
+  CHECK(test::contains(message, "variable \"wide\": cannot get 1130297953353728 bytes"));
+  CHECK(test::contains(message, "start more parameter servers (--servers)"));
+  CHECK_FALSE(test::contains(message, "offload"));
 }
