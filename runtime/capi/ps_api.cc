@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -108,10 +109,22 @@ Status check_at_least(const Call& call, const char* field, int64_t value, int64_
                       static_cast<long long>(value), static_cast<long long>(least));
 }
 
-Result<tcp::Socket> ps_listener_of_agent(int given) {
+/// Whether it listens, or did until its agent shut it because all workers have ended.
+bool is_listener(int fd) {
   int listens = 0;
+  int protocol = 0;
   socklen_t length = sizeof listens;
-  if (getsockopt(given, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) != 0 || listens == 0) {
+  if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) != 0) return false;
+  if (listens != 0) return true;
+  sockaddr_storage peer{};
+  socklen_t peer_length = sizeof peer;
+  return getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) == 0 &&
+         protocol == IPPROTO_TCP &&
+         getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_length) != 0;
+}
+
+Result<tcp::Socket> ps_listener_of_agent(int given) {
+  if (!is_listener(given)) {
     return Status(Code::kConfig,
                   format("DT_PS_LISTEN_FD=%d is no listening socket: a program between dt run and "
                          "this one has closed it; let it pass the descriptor on (Python: pass_fds)",

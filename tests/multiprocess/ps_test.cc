@@ -221,6 +221,21 @@ TEST_CASE("ps: what DT_PS_LISTEN_FD names must be a socket that listens") {
   for (const int fd : {ends[0], ends[1], pipes[0], pipes[1]}) close(fd);
 }
 
+TEST_CASE("ps: a server that begins after its agent has shut its socket ends") {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  REQUIRE(fd >= 0);
+  REQUIRE(listen(fd, 1) == 0);  // at a port that the kernel chooses
+  REQUIRE(shutdown(fd, SHUT_RD) == 0);
+  Variables variables;
+  variables.set("DT_PS_SERVERS", "127.0.0.1:4711");
+  variables.set("DT_PS_INDEX", "0");
+  variables.set("DT_PS_WORKERS", "1");
+  variables.set("DT_PS_LISTEN_FD", std::to_string(fd));
+  dt::PsServer server;
+  CHECK(server.wait(kPatienceMs));
+  close(fd);
+}
+
 TEST_CASE("ps: workers and servers of dt.hpp agree with a plain loop") {
   Servers servers(2, 2);
   const dt_ps_place place = dt::ps_info(&servers.config);
