@@ -3035,7 +3035,7 @@ DT_API dt_status dt_ps_server_port(dt_ps_server* server, int32_t* out_port);
  * @param timeout_ms < 0: for as long as it takes; 0: only looks.
  * @param out_ended  gives 1, or 0 where the time-out came first; may be NULL.
  * @return DT_OK; DT_ERR_TIMEOUT: no worker came within arrival_ms; DT_ERR_SYSTEM: the last
- *         checkpoint could not be written.
+ *         checkpoint could not be written; DT_ERR_ABORTED: dt_ps_server_destroy() came first.
  * @thread any
  * @since ABI 0
  */
@@ -3046,8 +3046,8 @@ DT_API dt_status dt_ps_server_wait(dt_ps_server* server, int64_t timeout_ms, int
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT. @thread any @since ABI 0 */
 DT_API dt_status dt_ps_server_stats(dt_ps_server* server, dt_ps_server_statistics* out_statistics);
 
-/** Stops serving; workers then wait for a server at its address. @param server may be NULL.
- * @thread any @since ABI 0 */
+/** Stops serving; workers then wait for a server at its address. A dt_ps_server_wait() of another
+ * thread ends. @param server may be NULL. @thread any @since ABI 0 */
 DT_API void dt_ps_server_destroy(dt_ps_server* server);
 
 /** dt_ps_options_init() sets the defaults; zero means zero. */
