@@ -175,19 +175,19 @@ Status Reducer::make_replicas() {
   return {};
 }
 
-Status Reducer::launch(bool all) {
-  const Status status = launch_in_order(all);
+Status Reducer::launch(bool all, cuda::Stream stream) {
+  const Status status = launch_in_order(all, stream);
   if (status.ok() || (device_ == nullptr && !hook_)) return status;
   return fail_everywhere(status);
 }
 
-Status Reducer::launch_in_order(bool all) {
+Status Reducer::launch_in_order(bool all, cuda::Stream stream) {
   std::lock_guard lock(launching_);
   while (broken_.ok() && next_bucket_ < buckets_.size()) {
     Bucket& bucket = *buckets_[next_bucket_];
     const bool full = bucket.pending.load(std::memory_order_acquire) == 0;
     if (!full && !all) break;
-    broken_ = launch_bucket(bucket, full);
+    broken_ = launch_bucket(bucket, full, stream);
     ++next_bucket_;
   }
   if (broken_.ok() || replicas_ == nullptr || hook_ || device_ != nullptr) return broken_;
@@ -206,8 +206,8 @@ bool Reducer::averages(Dtype dtype) const {
          (options_.predivide == 0 || !is_floating(dtype));
 }
 
-Status Reducer::launch_bucket(Bucket& bucket, bool full) {
-  if (full && learnt_) DT_TRY(bring_zeros(bucket));
+Status Reducer::launch_bucket(Bucket& bucket, bool full, cuda::Stream stream) {
+  if (full && learnt_) DT_TRY(bring_zeros(bucket, stream));
   if (hook_) return full ? launch_hook(bucket) : missing_and_broken();
   // One that lacks all gradients has no memory yet. Without any this rank gives nothing, too.
   const Status lent = options_.pooled() ? lend(bucket) : Status();
@@ -422,7 +422,7 @@ Status Reducer::finish(cuda::Stream stream) {
   const bool complete = !learnt_ && arrived_.load(std::memory_order_acquire) == dense_;
   const bool asks = options_.find_unused || learning();  // who had a gradient for what
   if (asks) (void)take_rest_as_unused(stream);           // what cannot be is missing
-  (void)launch(/*all=*/true);
+  (void)launch(/*all=*/true, stream);
   const int64_t began_waiting_ns = monotonic_ns();
   const Status by_rows = reduce_rows();
   const int64_t rows_done_ns = monotonic_ns();

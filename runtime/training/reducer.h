@@ -366,16 +366,16 @@ class Reducer {
   /// unused() of a static graph: only where the average goes.
   Status place_unused(int32_t index, void* grad, cuda::Stream stream);
   /// Static graph: zeros for the gradients that this rank never has.
-  Status bring_zeros(const Bucket& bucket);
+  Status bring_zeros(const Bucket& bucket, cuda::Stream stream);
   int32_t expected_in(const Bucket& bucket) const;
   /// Collective.
   Status agree_on_used();
   Status bring_unused(cuda::Stream stream);
   /// Launches full buckets in order; with `all`, also the rest, withholding those that lack
-  /// gradients.
-  Status launch(bool all);
-  Status launch_in_order(bool all);
-  Status launch_bucket(Bucket& bucket, bool full);
+  /// gradients. `stream`: of the ready() or finish() that does so.
+  Status launch(bool all, cuda::Stream stream);
+  Status launch_in_order(bool all, cuda::Stream stream);
+  Status launch_bucket(Bucket& bucket, bool full, cuda::Stream stream);
   void scatter(const Bucket& bucket, backend::Collective* collective) const;
   bool averages(Dtype dtype) const;
   Status reduce(Bucket* bucket, backend::Collective collective);

@@ -91,7 +91,7 @@ Status Reducer::arrive(int32_t index, void* grad, cuda::Stream stream, bool unus
     if (options_.wire_8bit && replicas_ != nullptr) (void)replicas_->comm().backend().help();
     return {};
   }
-  return launch(/*all=*/false);
+  return launch(/*all=*/false, stream);
 }
 
 Status Reducer::too_often(int32_t index, const char* call) const {

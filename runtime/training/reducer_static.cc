@@ -63,17 +63,21 @@ Status Reducer::place_unused(int32_t index, void* grad, cuda::Stream stream) {
 }
 
 /// Under launching_. place_unused() may come at the same time; the result goes to what it gave
-/// last.
-Status Reducer::bring_zeros(const Bucket& bucket) {
+/// last. On a GPU the last step's result may still be read in the order of `stream`, so the bucket
+/// waits for it.
+Status Reducer::bring_zeros(const Bucket& bucket, cuda::Stream stream) {
+  bool any = false;
   for (const int32_t index : bucket.params) {
     Slot& slot = slots_[static_cast<size_t>(index)];
     if (slot.uses > 0 || slot.rows != nullptr) continue;
     std::lock_guard lock(slot.mutex);
     slot.unused = true;
+    any = true;
     if (device_ != nullptr) continue;  // steps_around() says where
     DT_TRY(deliver(slot, params_[static_cast<size_t>(index)], slot.copied_from, /*unused=*/true));
   }
-  return {};
+  if (device_ == nullptr || !any) return {};
+  return device_->record(next_bucket_, stream);
 }
 
 int32_t Reducer::expected_in(const Bucket& bucket) const {

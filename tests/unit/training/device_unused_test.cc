@@ -95,3 +95,77 @@ TEST_CASE("reducer on GPUs: what no rank used stays as it is, what some used is 
     });
   }
 }
+
+TEST_CASE(
+    "reducer on GPUs: a bucket that a rank never uses waits for readers of its last average") {
+  constexpr size_t kLast = 4;  // used on rank 1 only, and alone in the first bucket
+  constexpr int64_t kSteps = 3;
+  for (const bool hooked : {false, true}) {
+    CAPTURE(hooked);
+    run_on_gpus({"nccl", 2}, [hooked](GpuRank& rank) {
+      training::Reducer::Options options = small_buckets(false, false);
+      options.static_graph = true;
+      auto made = training::Reducer::create(
+          rank.comm,
+          params_of(std::vector<std::pair<Dtype, int64_t>>(kLast + 1, {Dtype::kF32, kElements})),
+          options);
+      rank.expect_ok(made.status(), "create");
+      if (!made.ok()) return;
+      training::Reducer& reducer = *made.value();
+      rank.expect(reducer.bucket_of(kLast) == 0 && reducer.bucket_of(kLast - 1) == 1, "the plan");
+      const auto hook = [&rank](const training::HookBucket& bucket,
+                                int32_t stage) -> Result<training::HookWork> {
+        if (stage == 1) return training::HookWork{};
+        backend::Collective collective;
+        collective.kind = backend::Kind::kAllreduce;
+        collective.dtype = bucket.dtype;
+        collective.op = ReduceOp::kAvg;
+        collective.send = collective.recv = bucket.data;
+        collective.count = bucket.count;
+        collective.stream = bucket.stream;
+        training::HookWork started{rank.comm, rank.comm->new_work()};
+        DT_TRY(rank.comm->submit(collective, started.work));
+        return started;
+      };
+      if (hooked) rank.expect_ok(reducer.set_hook(hook), "set_hook");
+      const auto own = std::make_shared<Tensors>(kLast + 1, std::vector<char>(kElements * 4));
+      const auto seen = std::make_shared<std::vector<float>>(kElements);
+      rank.memory->push_back(own);
+      rank.memory->push_back(seen);
+      const cuda::Stream stream = rank.new_stream();
+      for (int64_t step = 0; step < kSteps; ++step) {
+        for (size_t p = 0; p <= kLast; ++p) {
+          if (p == kLast && rank.rank == 0) continue;
+          void* const grad = (*own)[p].data();
+          const auto kernel = [=, me = rank.rank] {
+            fill(Dtype::kF32, grad, kElements, step, me, p);
+          };
+          rank.expect_ok(rank.cuda->launch(stream, kernel), "compute");
+          rank.expect_ok(reducer.ready(static_cast<int32_t>(p), grad, stream), "ready");
+        }
+        rank.expect_ok(reducer.finish(stream), "finish");
+        if (step != 1 || rank.rank != 0) continue;
+        const auto* const place = static_cast<const float*>(reducer.grad(kLast).value());
+        // The next step is enqueued meanwhile, and must not change the average.
+        const auto read_late = [=] {
+          const Deadline late = Deadline::after_ms(100);
+          const float first = place[0];
+          while (place[0] == first && !late.passed()) sched_yield();
+          std::copy_n(place, kElements, seen->begin());
+        };
+        rank.expect_ok(rank.cuda->launch(stream, read_late), "read");
+      }
+      rank.expect(rank.cuda->finish(stream), "the stream ends");
+      for (int64_t i = 0; rank.rank == 0 && i < kElements; ++i) {
+        const float wanted = static_cast<float>(given(1, 1, kLast, i)) / 2;
+        const float found = (*seen)[static_cast<size_t>(i)];
+        if (found == wanted) continue;
+        rank.expect(false,
+                    format("element %lld: %g, not %g", static_cast<long long>(i), found, wanted));
+        break;
+      }
+      rank.meet();
+      made.value() = nullptr;
+    });
+  }
+}
