@@ -155,8 +155,10 @@ Status NcclCarrier::begin_letter(Deadline deadline) {
   broadcast.count = sizeof(Letter);
   broadcast.deadline = deadline;
   broadcast.name = "NCCL id";
-  letter_work_ = std::make_shared<Work>();
-  return options_.on_host->submit(broadcast, letter_work_);
+  const auto work = std::make_shared<Work>();
+  DT_TRY(options_.on_host->submit(broadcast, work));
+  letter_work_ = work;
+  return {};
 }
 
 Result<bool> NcclCarrier::is_open() {

@@ -291,9 +291,12 @@ Status StagedCarrier::begin_move(Transfer* transfer) {
   collective.steps = nullptr;
   collective.send = collective.recv = slice(transfer->slice);
   collective.count = transfer->count;
-  transfer->work = std::make_shared<Work>();
+  // Kept only where it was submitted: another is never done.
+  const auto work = std::make_shared<Work>();
+  DT_TRY(options_.on_host->submit(collective, work));
+  transfer->work = work;
   transfer->phase = Transfer::Phase::kMoving;
-  return options_.on_host->submit(collective, transfer->work);
+  return {};
 }
 
 // ---- collectives ----
@@ -321,8 +324,9 @@ Result<bool> StagedCarrier::compare_counts() {
     gather.count = static_cast<int64_t>(flow_.table.size());
     gather.deadline = flow_.collective->deadline;
     gather.name = flow_.collective->name;
-    flow_.work = std::make_shared<Work>();
-    DT_TRY(options_.on_host->submit(gather, flow_.work));
+    const auto work = std::make_shared<Work>();
+    DT_TRY(options_.on_host->submit(gather, work));
+    flow_.work = work;
   }
   DT_TRY_VALUE(const bool done, host_has_done(*flow_.work));
   if (!done) return false;
@@ -392,8 +396,10 @@ Status StagedCarrier::give_to_host() {
   if (is_irregular(on_host.kind)) {
     on_host.blocks = parts_.chunk_of(*flow_.collective, flow_.at, on_host.count);
   }
-  flow_.work = std::make_shared<Work>();
-  return options_.on_host->submit(on_host, flow_.work);
+  const auto work = std::make_shared<Work>();
+  DT_TRY(options_.on_host->submit(on_host, work));
+  flow_.work = work;
+  return {};
 }
 
 Status StagedCarrier::copy_in(const Collective& collective, Chunk chunk, Half* half) {

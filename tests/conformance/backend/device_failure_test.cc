@@ -6,6 +6,9 @@
 #include <fstream>
 #include <mutex>
 
+#include "backend/nccl/nccl_carrier.h"
+#include "backend/staged/staged_carrier.h"
+#include "collective/blocks.h"
 #include "device_setup.h"
 #include "job/device_watch.h"
 
@@ -55,6 +58,33 @@ struct Refusals {
       by_rank[static_cast<size_t>(rank)] = status;
     };
   }
+};
+
+/// A communicator over host memory that takes no operation.
+class RefusingHost final : public dt::backend::Backend {
+ public:
+  int endless_waits = 0;
+
+  const char* name() const override { return "refusing"; }
+  Status submit(const Collective&, std::shared_ptr<dt::backend::Work>) override {
+    return Status(Code::kPeerLost, "a peer is gone");
+  }
+  Status run(const Collective& collective) override { return submit(collective, nullptr); }
+  bool wait(dt::backend::Work& work, const Wait& wait) override {
+    if (wait.deadline.is_never()) ++endless_waits;
+    return work.done();
+  }
+  dt::Result<int> completion_fd() override { return unsupported(); }
+  dt::Result<void*> allocate(int64_t) override { return unsupported(); }
+  Status release(void*) override { return unsupported(); }
+  void interrupt(Status) override {}
+  Status broken() const override { return {}; }
+  dt::Result<Split> split(int32_t, int32_t, const std::string&, Deadline) override {
+    return unsupported();
+  }
+
+ private:
+  static Status unsupported() { return Status(Code::kUnsupported, "not in this test"); }
 };
 
 }  // namespace
@@ -351,4 +381,52 @@ TEST_CASE("device: a communicator that is dropped inside a group fails what was 
     rank.expect_ok(rank.run(sum(&data)), "the other goes on");
   }));
   require_no_misuse();
+}
+
+TEST_CASE("device: an operation that the host communicator refuses is waited for by nobody") {
+  const auto cuda = std::make_shared<dt::test::FakeCuda>(0);
+  auto engine = dt::backend::DeviceEngine::start({cuda, dt::cuda::StreamPriority::kHigh, nullptr});
+  REQUIRE(engine.ok());
+  const auto host = std::make_shared<RefusingHost>();
+  std::vector<float> data(kDeviceCount, 1);
+  Collective reduction = allreduce_f32(data.data(), data.data(), kDeviceCount);
+  Collective exchange = reduction;
+  exchange.kind = Kind::kAlltoallv;
+  auto blocks = std::make_shared<dt::collective::Blocks>();
+  blocks->outgoing = blocks->incoming = {{0, 1}, {1, 1}};
+  exchange.blocks = blocks;
+  Collective send = reduction;
+  send.kind = Kind::kSend;
+  send.root = 1;
+  Collective receive = send;
+  receive.kind = Kind::kRecv;
+  for (const Collective* const each : {&reduction, &exchange, &send, &receive}) {
+    CAPTURE(dt::kind_name(each->kind));
+    const auto carrier =
+        dt::backend::make_staged_carrier(engine.value()->device_thread(), {0, 2, host});
+    REQUIRE(carrier->begin_open(Deadline::after_ms(10'000)).ok());
+    const Collective* const operations[] = {each};
+    REQUIRE(carrier->begin(operations).ok());
+    std::vector<const Collective*> ended;
+    const Deadline deadline = Deadline::after_ms(20'000);
+    Status status;
+    while (status.ok() && !deadline.passed()) status = carrier->progress(&ended);
+    CHECK(status.code() == Code::kPeerLost);
+    carrier->abort();
+    CHECK(carrier->release());
+  }
+  CHECK(cuda->counters().live_allocations == 0);
+
+  fake().reset();
+  auto library = dt::nccl::Library::open(DT_FAKE_NCCL);
+  REQUIRE(library.ok());
+  dt::backend::NcclOptions options;
+  options.size = 2;
+  options.on_host = host;
+  options.library = library.value();
+  auto carrier =
+      dt::backend::make_nccl_carrier(engine.value()->device_thread(), std::move(options));
+  CHECK(carrier->begin_open(Deadline::after_ms(10'000)).code() == Code::kPeerLost);
+  carrier = nullptr;
+  CHECK(host->endless_waits == 0);
 }
