@@ -231,6 +231,12 @@ class CudaRuntime : public Runtime {
                    cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), native(stream)));
   }
 
+  Status synchronize() override {
+    const DeviceScope scope(info_.index);
+    DT_TRY(scope.status());
+    return checked("cudaDeviceSynchronize", cudaDeviceSynchronize());
+  }
+
   Result<PointerInfo> pointer_info(const void* pointer) override {
     const DeviceScope scope(info_.index);
     DT_TRY(scope.status());

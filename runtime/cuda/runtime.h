@@ -37,8 +37,8 @@ enum class StreamPriority { kNormal, kHigh };
 
 /// The part of the CUDA runtime that dt uses, for one device: the real one, or one that tests make
 /// of threads. Every function works on its device whatever the calling thread has selected, and
-/// leaves that as it was. None waits for the GPU: where something must be waited for, the caller
-/// queries, under its deadline.
+/// leaves that as it was. None waits for the GPU, except where it says so: where something must be
+/// waited for, the caller queries, under its deadline.
 ///
 /// Threads: any thread may call. Errors are Code::kCuda (OUT_OF_MEMORY, and INVALID_STATE in a
 /// forked child) and name the call, the device and CUDA's own text; those of a kernel stay (CUDA
@@ -81,6 +81,9 @@ class Runtime {
   /// call may wait for the stream.
   virtual Status copy(void* to, const void* from, int64_t bytes, Stream stream) = 0;
   virtual Status fill_zero(void* to, int64_t bytes, Stream stream) = 0;
+  /// Waits for all work of all streams: not in a training step, and not while something that waits
+  /// for a peer is under way.
+  virtual Status synchronize() = 0;
   virtual Result<PointerInfo> pointer_info(const void* pointer) = 0;
 };
 

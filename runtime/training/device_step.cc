@@ -110,10 +110,14 @@ DeviceStep::~DeviceStep() {
   if (scratch_ != nullptr) (void)runtime_->release(scratch_);
   if (hooks_ended_ != nullptr) (void)runtime_->destroy_event(hooks_ended_);
   if (scaled_ != nullptr) (void)runtime_->destroy_event(scaled_);
+  if (finished_ != nullptr) (void)runtime_->destroy_event(finished_);
   if (hook_stream_ != nullptr) (void)runtime_->destroy_stream(hook_stream_);
 }
 
 Status DeviceStep::reserve(size_t buckets) {
+  if (finished_ == nullptr) {
+    DT_TRY_VALUE(finished_, runtime_->create_event(/*timed=*/false));
+  }
   while (buckets_.size() < buckets) {
     auto bucket = std::make_unique<Bucket>();
     DT_TRY_VALUE(const cuda::Event event, runtime_->create_event(/*timed=*/false));
@@ -266,14 +270,18 @@ Status DeviceStep::end_hooks(size_t buckets, cuda::Stream stream) {
   return runtime_->wait(stream, hooks_ended_);
 }
 
-bool DeviceStep::await_hooks(Deadline deadline) const {
-  if (hooks_ended_ == nullptr) return true;
-  for (;;) {
-    const Result<bool> passed = runtime_->passed(hooks_ended_);
-    if (!passed.ok() || passed.value()) return passed.ok();
-    if (deadline.passed()) return false;
-    sched_yield();
+bool DeviceStep::await_streams(Deadline deadline) const {
+  for (const cuda::Event event : {hooks_ended_, scaled_, finished_}) {
+    if (event == nullptr) continue;
+    for (;;) {
+      const Result<bool> passed = runtime_->passed(event);
+      if (!passed.ok()) return false;
+      if (passed.value()) break;
+      if (deadline.passed()) return false;
+      sched_yield();
+    }
   }
+  return true;
 }
 
 Status DeviceStep::list_of(Bucket* bucket, const std::vector<OutsideGradient>& outside,

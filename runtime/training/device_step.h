@@ -111,8 +111,11 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   Result<cuda::Stream> begin_hook(size_t bucket, BucketSteps steps, Flat flat);
   /// Brings the results where they are wanted, and makes `stream` wait for that.
   Status end_hooks(size_t buckets, cuda::Stream stream);
-  /// Whether what end_hooks() enqueued last has passed, or nothing was.
-  bool await_hooks(Deadline deadline) const;
+  /// finish() has enqueued on `stream` what else uses the buckets.
+  Status record_finished(cuda::Stream stream) { return runtime_->record(finished_, stream); }
+  /// Whether the GPU has passed what end_hooks(), clip(), scale() and finish() enqueued last on the
+  /// streams that they were given.
+  bool await_streams(Deadline deadline) const;
   /// data[i] *= factor of floating-point numbers.
   Status multiply(void* data, Dtype dtype, int64_t count, double factor, cuda::Stream stream) {
     return kernels_->multiply(data, dtype, count, factor, stream);
@@ -191,7 +194,8 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   std::vector<std::shared_ptr<kernels::TensorList>> old_results_;
   struct Scratch;
   Scratch* scratch_ = nullptr;    // on the device
-  cuda::Event scaled_ = nullptr;  // behind the last call of clip() or scale()
+  cuda::Event scaled_ = nullptr;    // behind the last call of clip() or scale()
+  cuda::Event finished_ = nullptr;  // of record_finished()
   StepTimes times_;
 };
 

@@ -120,7 +120,7 @@ void Reducer::leave_places() {
 /// Where not, peers or the GPU may still write into the memory, so it stays with the communicator.
 bool Reducer::idle() {
   if (hooks_lost_) return false;
-  if (device_ != nullptr && !device_->await_hooks(Deadline::after_ms(kLastStepMs))) return false;
+  if (device_ != nullptr && !device_->await_streams(Deadline::after_ms(kLastStepMs))) return false;
   for (const auto& bucket : buckets_) {
     const auto& [comm, work] = bucket->hooked;
     if (work == nullptr) continue;
@@ -432,8 +432,12 @@ Status Reducer::finish(cuda::Stream stream) {
                                        : wait_buckets();
   if (status.ok()) status = by_rows;
   if (status.ok()) status = agreed;
-  if (status.ok() && device_ != nullptr) status = bring_unused(stream);
-  if (status.ok() && device_ != nullptr) status = share_by_users(stream);
+  if (status.ok() && device_ != nullptr && has_users()) {
+    status = bring_unused(stream);
+    if (status.ok()) status = share_by_users(stream);
+    const Status marked = device_->record_finished(stream);
+    if (status.ok()) status = marked;
+  }
   if (status.ok() && learning()) status = learn();
   has_results_ = status.ok();
   lost_results_ = false;

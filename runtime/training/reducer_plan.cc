@@ -155,8 +155,9 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
     last_backend().wait(*last_work_, Wait());
     mine = last_work_->status();
   }
-  if (mine.ok() && device_ != nullptr && !device_->await_hooks(Deadline::after_ms(kHookLimitMs))) {
-    mine = Status(Code::kTimeout, "what a hook enqueued has not passed on the GPU");
+  if (mine.ok() && device_ != nullptr &&
+      !device_->await_streams(Deadline::after_ms(kHookLimitMs))) {
+    mine = Status(Code::kTimeout, "what the last step enqueued has not passed on the GPU");
   }
   if (mine.ok() && device_ != nullptr) mine = device_->reserve(buckets.size());
   if (const Status agreed = agree_on_memory(mine); !agreed.ok()) {

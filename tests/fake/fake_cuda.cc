@@ -421,6 +421,17 @@ Status FakeCuda::fill_zero(void* to, int64_t bytes, cuda::Stream stream) {
   });
 }
 
+Status FakeCuda::synchronize() {
+  DT_TRY(check("cudaDeviceSynchronize"));
+  const auto queues = state_.with([](State& state) { return state.queues; });
+  for (const auto& queue : queues) {
+    if (!finish(reinterpret_cast<cuda::Stream>(queue.get()))) {
+      return error("cudaDeviceSynchronize", "a stream has work that does not end");
+    }
+  }
+  return {};
+}
+
 Result<cuda::PointerInfo> FakeCuda::pointer_info(const void* pointer) {
   DT_TRY(check("cudaPointerGetAttributes"));
   const auto address = reinterpret_cast<uintptr_t>(pointer);

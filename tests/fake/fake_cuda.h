@@ -87,6 +87,7 @@ class FakeCuda final : public cuda::Runtime {
   Status release_pinned(void* pointer) override;
   Status copy(void* to, const void* from, int64_t bytes, cuda::Stream stream) override;
   Status fill_zero(void* to, int64_t bytes, cuda::Stream stream) override;
+  Status synchronize() override;
   Result<cuda::PointerInfo> pointer_info(const void* pointer) override;
 
  private:

@@ -513,8 +513,9 @@ DeviceChannel::Turn DeviceChannel::end() {
   return (aborted_ || closed_) && !left() ? Turn::kBusy : Turn::kIdle;
 }
 
-/// Gives back what the GPU may have used until now. Freeing waits for the whole device, so it is
-/// done when no operation is under way there; at the end of the job it is left behind instead.
+/// Gives back what the GPU may have used until now. Freeing waits for the whole device (cudaFree
+/// does so itself, before ncclMemFree dt does), so it is done when no operation is under way there;
+/// at the end of the job it is left behind instead.
 bool DeviceChannel::left() {
   if (carrier_released_ && used_.empty()) return true;
   if (last_ == nullptr) mark_last();

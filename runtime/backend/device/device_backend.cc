@@ -71,6 +71,7 @@ class DeviceBackend final : public Backend {
             pointer, [carrier = carrier_,
                       runtime = options_.engine->device_thread()->runtime_ptr()](void* memory) {
               if (carrier->has_memory()) {
+                (void)runtime->synchronize();  // as in give_back()
                 carrier->free(memory);
               } else {
                 (void)runtime->release(memory);
@@ -278,10 +279,11 @@ class DeviceBackend final : public Backend {
         Deadline::after_ms(kZeroMs)));
     return *pointer;
   }
+  /// cudaFree() waits for the device, ncclMemFree() does not.
   Status give_back(void* pointer) {
-    if (!carrier_->has_memory()) {
-      return options_.engine->device_thread()->runtime().release(pointer);
-    }
+    cuda::Runtime& runtime = options_.engine->device_thread()->runtime();
+    if (!carrier_->has_memory()) return runtime.release(pointer);
+    DT_TRY(runtime.synchronize());
     return channel_->call(
         [carrier = carrier_, pointer] {
           carrier->free(pointer);

@@ -349,3 +349,24 @@ TEST_CASE("device: memory may be NCCL's, registered for its communicator") {
   CHECK(fake().calls("ncclCommDeregister") == 4);  // the others went with the abort
   require_no_misuse();
 }
+
+TEST_CASE("device: NCCL's memory is given back when no stream uses it any more") {
+  Setup setup = over_nccl(2);
+  setup.registers = true;
+  require_none(run_ranks(setup, [](Rank& rank) {
+    void* const data = rank.backend->allocate(4096).value();
+    const auto stream = rank.cuda->create_stream(dt::cuda::StreamPriority::kNormal).value();
+    const auto late = std::make_shared<std::atomic<bool>>(false);
+    const auto kernel = [late] {
+      dt::Event never;
+      (void)never.wait({Deadline::after_ms(50)});
+      late->store(true);
+    };
+    rank.expect_ok(rank.cuda->launch(stream, kernel), "launch");
+    rank.expect_ok(rank.backend->release(data), "release");
+    rank.expect(late->load(), "the kernel has ended");
+    rank.expect_ok(rank.cuda->destroy_stream(stream), "destroy");
+  }));
+  CHECK(fake().calls("ncclMemFree") == 2);
+  require_no_misuse();
+}

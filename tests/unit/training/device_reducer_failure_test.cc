@@ -103,6 +103,40 @@ TEST_CASE("reducer on GPUs: destroyed inside a step, its memory stays while the 
   });
 }
 
+TEST_CASE("reducer on GPUs: destroyed between steps, it waits for what its caller's stream uses") {
+  for (const bool clips : {true, false}) {
+    CAPTURE(clips);
+    run_on_gpus({"nccl", 2}, [clips](GpuRank& rank) {
+      training::Reducer::Options options = small_buckets(false, false);
+      options.find_unused = !clips;
+      auto made = training::Reducer::create(rank.comm, params_of({{Dtype::kF32, 600}}), options);
+      rank.expect_ok(made.status(), "create");
+      if (!made.ok()) return;
+      training::Reducer& reducer = *made.value();
+      const auto grad = std::make_shared<std::vector<float>>(600, 1.0F);
+      rank.memory->push_back(grad);
+      const auto late = std::make_shared<std::atomic<bool>>(false);
+      const cuda::Stream stream = rank.new_stream();
+      const auto kernel = [late] {
+        Event never;
+        (void)never.wait({Deadline::after_ms(50)});
+        late->store(true);
+      };
+      const auto ready = clips || rank.rank == 0 ? reducer.ready(0, grad->data(), stream)
+                                                 : reducer.unused(0, grad->data(), stream);
+      rank.expect_ok(ready, "ready");
+      if (clips) rank.expect_ok(reducer.finish(stream), "finish");
+      rank.expect_ok(rank.cuda->launch(stream, kernel), "launch");
+      rank.expect_ok(clips ? reducer.clip_norm(0.5, 2, stream, nullptr) : reducer.finish(stream),
+                     "behind it");
+      made.value() = nullptr;
+      rank.expect(late->load(), "the stream has come to what uses the reducer's memory");
+      rank.expect(rank.cuda->finish(stream), "the stream ends");
+      rank.meet();
+    });
+  }
+}
+
 TEST_CASE("reducer on GPUs: destroyed between steps, it leaves nothing") {
   run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
     const int64_t live = rank.cuda->counters().live_allocations;
