@@ -14,6 +14,13 @@ namespace dt::cuda {
 using Stream = struct StreamTag*;
 using Event = struct EventTag*;
 
+/// Whether both handles are one stream, whose work is in one order. Not of cudaStreamPerThread:
+/// that is another stream in each thread.
+inline bool is_same_stream(Stream one, Stream other) {
+  constexpr uintptr_t kPerThread = 0x2;  // in CUDA's header
+  return one == other && reinterpret_cast<uintptr_t>(one) != kPerThread;
+}
+
 /// What a GPU is to other processes.
 struct DeviceInfo {
   int32_t index = -1;

@@ -149,7 +149,7 @@ Status DeviceStep::capture_refused(const std::string& what) {
 Status DeviceStep::wait_for_parts(size_t bucket, cuda::Stream stream) {
   return buckets_[bucket]->streams.with([&](Streams& streams) -> Status {
     for (const auto& [other, event] : streams.used) {
-      if (other != stream) DT_TRY(runtime_->wait(stream, event));
+      if (!cuda::is_same_stream(other, stream)) DT_TRY(runtime_->wait(stream, event));
     }
     return {};
   });
@@ -158,7 +158,7 @@ Status DeviceStep::wait_for_parts(size_t bucket, cuda::Stream stream) {
 Status DeviceStep::record(size_t bucket, cuda::Stream stream) {
   return buckets_[bucket]->streams.with([&](Streams& streams) -> Status {
     for (const auto& [known, event] : streams.used) {
-      if (known == stream) return runtime_->record(event, stream);
+      if (cuda::is_same_stream(known, stream)) return runtime_->record(event, stream);
     }
     if (streams.spare.empty()) {
       DT_TRY_VALUE(const cuda::Event event, runtime_->create_event(/*timed=*/false));

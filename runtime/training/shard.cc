@@ -18,7 +18,9 @@ using backend::Kind;
 constexpr int64_t kLastGatherMs = 1'000;  // that destruction gives to what is under way
 /// The last one of each stream stands for those before it.
 void add_mark(std::vector<MarkPtr>* marks, const MarkPtr& mark) {
-  std::erase_if(*marks, [&](const MarkPtr& each) { return each->stream() == mark->stream(); });
+  std::erase_if(*marks, [&](const MarkPtr& each) {
+    return cuda::is_same_stream(each->stream(), mark->stream());
+  });
   marks->push_back(mark);
 }
 
@@ -170,7 +172,7 @@ Status Shard::mark_written(cuda::Stream stream) {
 
 Status Shard::wait_for_written(cuda::Stream stream) const {
   for (const MarkPtr& mark : written_) {
-    if (mark->stream() != stream) DT_TRY(marks_->wait(stream, *mark));
+    if (!cuda::is_same_stream(mark->stream(), stream)) DT_TRY(marks_->wait(stream, *mark));
   }
   return {};
 }

@@ -154,7 +154,16 @@ std::shared_ptr<FakeCuda::Queue> FakeCuda::start_queue() {
   return queue;
 }
 
-FakeCuda::Queue* FakeCuda::queue_of(cuda::Stream stream) const {
+FakeCuda::Queue* FakeCuda::queue_of(cuda::Stream stream) {
+  if (stream == per_thread()) {
+    const auto me = std::this_thread::get_id();
+    auto mine = state_.with([&](State& state) { return state.per_thread[me]; });
+    if (mine == nullptr) {
+      mine = start_queue();
+      state_.with([&](State& state) { state.per_thread[me] = mine; });
+    }
+    return mine.get();
+  }
   return stream == nullptr ? default_.get() : reinterpret_cast<Queue*>(stream);
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/guarded.h"
@@ -16,7 +17,8 @@ namespace dt::test {
 
 /// A GPU made of threads: each stream is a queue that a thread of its own works off, device memory
 /// is host memory. Several may be in one process; streams and events of one may be used with
-/// another, as in CUDA. Null is this device's default stream, here a stream like the others.
+/// another, as in CUDA. Null is this device's default stream, here a stream like the others;
+/// per_thread() is another stream in each thread.
 ///
 /// The destructor waits until all streams are idle, and ends the program where one does not become
 /// so: operations that wait for peers must have been aborted.
@@ -65,6 +67,8 @@ class FakeCuda final : public cuda::Runtime {
   Counters counters() const;
   /// Frees what is left behind on purpose, once all streams are idle. Else a leak is found as one.
   void free_left_behind();
+  /// cudaStreamPerThread
+  static cuda::Stream per_thread() { return reinterpret_cast<cuda::Stream>(uintptr_t{0x2}); }
   /// What the calling thread has selected; 0 where it has not, as in CUDA.
   static int32_t selected();
 
@@ -100,6 +104,7 @@ class FakeCuda final : public cuda::Runtime {
   };
   struct State {
     std::vector<std::shared_ptr<Queue>> queues;
+    std::map<std::thread::id, std::shared_ptr<Queue>> per_thread;
     std::vector<std::unique_ptr<Mark>> marks;
     std::map<std::string, Failure> failures;
     Counters counters;
@@ -110,7 +115,7 @@ class FakeCuda final : public cuda::Runtime {
   Status error(const char* call, const char* reason) const;
   Status put(const char* call, cuda::Stream stream, std::function<void()> function);
   std::shared_ptr<Queue> start_queue();
-  Queue* queue_of(cuda::Stream stream) const;
+  Queue* queue_of(cuda::Stream stream);
   Result<void*> allocate_memory(const char* call, cuda::Memory memory, int64_t bytes);
   Status release_memory(const char* call, cuda::Memory memory, void* pointer);
   template <class F>

@@ -2,6 +2,8 @@
 // Gradients that come in parts, on GPUs that are made of threads.
 #include <doctest/doctest.h>
 
+#include <thread>
+
 #include "device_trainer.h"
 
 using namespace dt;
@@ -99,6 +101,59 @@ TEST_CASE("reducer on GPUs: passes and parts from several streams are summed") {
           });
         }
       }
+      rank.meet();
+      made.value() = nullptr;
+    });
+  }
+}
+
+TEST_CASE("reducer on GPUs: cudaStreamPerThread is another stream in each thread") {
+  constexpr size_t kMine = 0;
+  constexpr size_t kOther = 1;
+  // One thread gives half of a bucket, or of a gradient, and another thread the rest.
+  for (const bool in_parts : {false, true}) {
+    CAPTURE(in_parts);
+    run_on_gpus({"nccl", 2}, [in_parts](GpuRank& rank) {
+      const size_t params = in_parts ? 1 : 2;
+      auto described =
+          params_of(std::vector<std::pair<Dtype, int64_t>>(params, {Dtype::kF32, kPartElements}));
+      if (in_parts) described[0].uses = 2;
+      training::Reducer::Options options = small_buckets(true, false);
+      options.first_bucket_bytes = options.bucket_cap_bytes;
+      auto made = training::Reducer::create(rank.comm, described, options);
+      rank.expect_ok(made.status(), "create");
+      if (!made.ok()) return;
+      training::Reducer& reducer = *made.value();
+      rank.expect(reducer.bucket_count() == 1, "one bucket");
+      const auto own = std::make_shared<Tensors>(2, std::vector<char>(kPartElements * 4));
+      const auto seen = std::make_shared<Tensors>(*own);
+      rank.memory->push_back(own);
+      rank.memory->push_back(seen);
+      const auto give = [&](size_t which, int64_t delay_ms) {
+        auto* const grad = reinterpret_cast<float*>((*own)[which].data());
+        const auto kernel = [=, value = static_cast<float>(which + 1)] {
+          Event never;
+          if (delay_ms > 0) (void)never.wait({Deadline::after_ms(delay_ms)});
+          std::fill_n(grad, kPartElements, value);
+        };
+        rank.expect_ok(rank.cuda->launch(FakeCuda::per_thread(), kernel), "compute");
+        const auto index = static_cast<int32_t>(in_parts ? 0 : which);
+        rank.expect_ok(reducer.ready(index, grad, FakeCuda::per_thread()), "ready");
+      };
+      give(kMine, 50);
+      std::thread([&] { give(kOther, 0); }).join();
+      const cuda::Stream stream = rank.new_stream();
+      rank.expect_ok(reducer.finish(stream), "finish");
+      const auto kernel = [=] { *seen = *own; };
+      rank.expect_ok(rank.cuda->launch(stream, kernel), "use");
+      rank.expect(rank.cuda->finish(stream), "the stream ends");
+      for (const size_t which : {kMine, kOther}) {
+        if (in_parts && which == kMine) continue;  // the sum is where the last part was
+        const float found = *reinterpret_cast<const float*>((*seen)[which].data());
+        const auto wanted = static_cast<float>(in_parts ? 6 : 2 * (which + 1));
+        rank.expect(found == wanted, format("#%zu: %g, not %g", which, found, wanted));
+      }
+      rank.expect(rank.cuda->finish(FakeCuda::per_thread()), "this thread's stream ends");
       rank.meet();
       made.value() = nullptr;
     });
