@@ -56,18 +56,20 @@ Status DeviceChannel::refused(const Lists& lists) const {
                 format("communicator \"%s\" was destroyed", options_.name.c_str()));
 }
 
+Status DeviceChannel::check_not_capturing(const char* call, cuda::Stream stream) const {
+  DT_TRY_VALUE(const bool capturing, device_->runtime().is_capturing(stream));
+  if (!capturing) return {};
+  return Status(Code::kInvalidArgument,
+                format("%s on comm \"%s\": the stream records a CUDA graph, and dt cannot be part "
+                       "of one; end the capture before, or give another stream",
+                       call, options_.name.c_str()));
+}
+
 Status DeviceChannel::submit(const Collective& collective, std::shared_ptr<Work> work) {
   DT_TRY(interrupt_.status());
   cuda::Runtime& runtime = device_->runtime();
   if (collective.steps == nullptr) {
-    DT_TRY_VALUE(const bool capturing, runtime.is_capturing(collective.stream));
-    if (capturing) {
-      return Status(
-          Code::kInvalidArgument,
-          format("%s on comm \"%s\": the stream records a CUDA graph, and dt cannot be part "
-                 "of one; end the capture before, or give another stream",
-                 kind_name(collective.kind), options_.name.c_str()));
-    }
+    DT_TRY(check_not_capturing(kind_name(collective.kind), collective.stream));
   }
   auto operation = operations_.make();
   DT_TRY_VALUE(operation->launch, device_->take_launch());

@@ -49,6 +49,8 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   /// Meets the other ranks.
   Status open(const Wait& wait);
   Status submit(const Collective& collective, std::shared_ptr<Work> work);
+  /// INVALID_ARGUMENT while the stream records a graph. `call`: for the message.
+  Status check_not_capturing(const char* call, cuda::Stream stream) const;
   /// What is submitted between the two is launched as one; ends at once where it is broken.
   Status begin_group();
   Status end_group();

@@ -113,33 +113,12 @@ class DeviceBackend final : public Backend {
   Status run(const Collective& collective) override {
     const auto work = works_.make();
     DT_TRY(submit(collective, work));
-    return wait_stream(*work, collective.stream);
+    return order(*work, collective.stream);
   }
 
   Status wait_stream(Work& work, cuda::Stream stream) override {
-    // Without a launch it was not submitted, or is that of a group.
-    if (work.done() && work.launch() == nullptr) return work.status();
-    if (!work.parts().empty()) {
-      Status first;
-      for (const auto& part : work.parts()) {
-        const Status status = wait_stream(*part, stream);
-        if (first.ok()) first = status;
-      }
-      return first;
-    }
-    Launch& launch = *work.launch();
-    const auto settled = [&] { return launch.enqueued.load() || work.done(); };
-    while (!settled()) {
-      const uint32_t ticket = launch.bell.prepare();
-      if (settled()) {
-        launch.bell.cancel();
-        break;
-      }
-      launch.bell.sleep(ticket, Deadline::after_ms(kLookMs));
-      if (!settled()) look_after();
-    }
-    if (work.done()) return work.status();
-    return options_.engine->device_thread()->runtime().wait(stream, launch.done);
+    DT_TRY(channel_->check_not_capturing("dt_work_wait_stream", stream));
+    return order(work, stream);
   }
 
   bool wait(Work& work, const Wait& wait) override {
@@ -268,6 +247,33 @@ class DeviceBackend final : public Backend {
   }
 
  private:
+  /// `work` before later work of the stream.
+  Status order(Work& work, cuda::Stream stream) {
+    // Without a launch it was not submitted, or is that of a group.
+    if (work.done() && work.launch() == nullptr) return work.status();
+    if (!work.parts().empty()) {
+      Status first;
+      for (const auto& part : work.parts()) {
+        const Status status = order(*part, stream);
+        if (first.ok()) first = status;
+      }
+      return first;
+    }
+    Launch& launch = *work.launch();
+    const auto settled = [&] { return launch.enqueued.load() || work.done(); };
+    while (!settled()) {
+      const uint32_t ticket = launch.bell.prepare();
+      if (settled()) {
+        launch.bell.cancel();
+        break;
+      }
+      launch.bell.sleep(ticket, Deadline::after_ms(kLookMs));
+      if (!settled()) look_after();
+    }
+    if (work.done()) return work.status();
+    return options_.engine->device_thread()->runtime().wait(stream, launch.done);
+  }
+
   Result<void*> allocate_by_carrier(int64_t bytes) {
     DT_TRY(channel_->broken());
     const auto pointer = std::make_shared<void*>(nullptr);

@@ -162,6 +162,39 @@ TEST_CASE("device: a stream that records a graph is refused, and nothing happene
   }));
 }
 
+TEST_CASE("device: no work is ordered before a stream that records a graph") {
+  require_none(run_ranks(over_nccl(2), [](Rank& rank) {
+    const auto inputs = rank.cuda->create_stream(dt::cuda::StreamPriority::kNormal).value();
+    const auto stream = rank.cuda->create_stream(dt::cuda::StreamPriority::kNormal).value();
+    const auto gate = std::make_shared<dt::Event>();
+    rank.expect_ok(
+        rank.cuda->launch(inputs, [gate] { (void)gate->wait({Deadline::after_ms(30'000)}); }),
+        "hold");
+    std::vector<float> data(kDeviceCount, 1);
+    Collective collective = sum(&data);
+    collective.stream = inputs;
+    const auto work = std::make_shared<dt::backend::Work>();
+    rank.expect_ok(rank.backend->submit(collective, work), "submit");
+    rank.cuda->set_capturing(stream, true);
+    for (const bool done : {false, true}) {
+      if (done) {
+        gate->set();
+        rank.expect(rank.backend->wait(*work, Wait{Deadline::after_ms(30'000)}), "it ends");
+      }
+      const Status refused = rank.backend->wait_stream(*work, stream);
+      rank.expect(refused.code() == Code::kInvalidArgument, "INVALID_ARGUMENT");
+      rank.expect(contains(refused,
+                           "dt_work_wait_stream on comm \"world\": the stream records a "
+                           "CUDA graph"),
+                  refused.message());
+    }
+    rank.cuda->set_capturing(stream, false);
+    rank.expect_ok(rank.backend->wait_stream(*work, stream), "afterwards");
+    rank.expect_ok(rank.cuda->destroy_stream(stream), "destroy");
+    rank.expect_ok(rank.cuda->destroy_stream(inputs), "destroy");
+  }));
+}
+
 TEST_CASE("device: memory goes with its communicator") {
   std::mutex mutex;
   std::vector<std::shared_ptr<dt::test::FakeCuda>> devices;
