@@ -559,7 +559,8 @@ void Reducer::count_step(int64_t began_waiting_ns, int64_t rows_done_ns) {
 
 void Reducer::count_step_on_device() {
   take_times();
-  const bool is_timed = !buckets_.empty() && device_->times().end_step(buckets_.size());
+  // A hook's operations record no times.
+  const bool is_timed = !hook_ && !buckets_.empty() && device_->times().end_step(buckets_.size());
   if (is_timed) return;  // counted when it has passed
   int64_t bytes = 0;
   statistics_.with([&](Statistics& s) {

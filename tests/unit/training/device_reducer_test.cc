@@ -296,3 +296,38 @@ TEST_CASE("reducer on GPUs: statistics follow the GPU, and leave out what overto
     rank.expect(seen.total_exposed_ns <= seen.total_communication_ns, "exposed in all");
   });
 }
+
+TEST_CASE("reducer on GPUs: with a hook, steps add no times of steps before it") {
+  run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
+    Trainer trainer(&rank, floats(4), small_buckets(true, false));
+    const cuda::Stream stream = rank.new_stream();
+    rank.cuda->set_delay_us(300);
+    for (int64_t step = 0; step < 3; ++step) trainer.step(step, {stream});
+    rank.cuda->set_delay_us(0);
+    const auto before = trainer.reducer().statistics();
+    rank.expect(before.steps == 3 && before.total_communication_ns > 0, "times without a hook");
+    const auto hook = [&rank](const training::HookBucket& bucket,
+                              int32_t stage) -> Result<training::HookWork> {
+      if (stage == 1) return training::HookWork{};
+      backend::Collective collective;
+      collective.kind = backend::Kind::kAllreduce;
+      collective.dtype = bucket.dtype;
+      collective.op = ReduceOp::kSum;
+      collective.send = collective.recv = bucket.data;
+      collective.count = bucket.count;
+      collective.stream = bucket.stream;
+      training::HookWork started{rank.comm, rank.comm->new_work()};
+      DT_TRY(rank.comm->submit(collective, started.work));
+      return started;
+    };
+    rank.expect_ok(trainer.reducer().set_hook(hook), "set_hook");
+    for (int64_t step = 3; step < 11; ++step) trainer.step(step, {stream});
+    const auto after = trainer.reducer().statistics();
+    rank.expect(after.steps == 11 && after.total_bytes == 11 * after.bytes, "all are counted");
+    rank.expect(after.total_communication_ns == before.total_communication_ns &&
+                    after.total_exposed_ns == before.total_exposed_ns,
+                "the times are those without a hook");
+    rank.meet();
+    trainer.drop_reducer();
+  });
+}
