@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/failure.h"
 
+#include "cuda/runtime.h"
+
 namespace dt::cuda {
 namespace {
 
@@ -28,7 +30,9 @@ std::string advice_for(int32_t error) {
     case kErrorDevicesUnavailable:
       return "another process holds the GPU alone: see nvidia-smi, and its compute mode";
     case kErrorNoKernelImage:
-      return "dt has kernels for compute capability 8.0 and newer: use such a GPU";
+      return "this dt has kernels for " + build_text() +
+             " only: use such a GPU, or build dt with this GPU's compute capability in "
+             "-Dgpu_archs";
     case kErrorEccUncorrectable:
       return "the GPU's memory is faulty: reset or replace it (nvidia-smi -q -d ECC)";
     case kErrorIllegalAddress:

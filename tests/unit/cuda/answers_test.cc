@@ -142,6 +142,13 @@ TEST_CASE("a call that fails: call, device, CUDA's words, what to do") {
         "started again");
 }
 
+TEST_CASE("no kernel for a GPU: the advice names the kernels that were built") {
+  const std::string advice = advice_for(kErrorNoKernelImage);
+  CAPTURE(advice);
+  CHECK(advice.find("kernels for " + build_text() + " only") != std::string::npos);
+  CHECK(advice.find("-Dgpu_archs") != std::string::npos);
+}
+
 TEST_CASE("out of memory: how much was asked for, and how much there is") {
   const Failure failure{"cudaMalloc", 0, 2, "cudaErrorMemoryAllocation", "out of memory"};
   const Status status = out_of_memory(failure, int64_t{3} << 30, 300 << 20, int64_t{80} << 30);
