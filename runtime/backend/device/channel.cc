@@ -16,6 +16,7 @@ constexpr int64_t kLeaveMs = 1'000;   // when the job ends, memory in use after 
 // knows that it hangs.
 constexpr int64_t kHangingMs = 5'000;
 constexpr int64_t kGateGraceMs = 2'000;
+constexpr int64_t kTakenCallMs = 60'000;
 constexpr int64_t kUnusedMs =
     1'000;                           // an aborted operation may use its buffers no longer than this
 constexpr size_t kTogetherMax = 64;  // sends and receives that were not grouped by the caller
@@ -134,6 +135,9 @@ Status DeviceChannel::call(std::function<Status()> task, Deadline deadline) {
   lists_.with([&](Lists& lists) { lists.calls.push_back(asked); });
   device_->wake(shared_from_this());
   if (asked->done.wait({deadline})) return asked->status;
+  const bool taken = lists_.with([&](Lists& lists) { return std::erase(lists.calls, asked) == 0; });
+  // It runs, or comes next: what it does cannot be taken back.
+  if (taken && asked->done.wait({Deadline::after_ms(kTakenCallMs)})) return asked->status;
   return Status(Code::kTimeout, format("communicator \"%s\": the thread dt-device is busy or hangs",
                                        options_.name.c_str()));
 }

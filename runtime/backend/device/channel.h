@@ -55,7 +55,7 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   Status begin_group();
   Status end_group();
   /// Runs `task` on the device thread, where the carrier is, between operations; also when it is
-  /// broken.
+  /// broken. TIMEOUT: it does not run, unless it had begun and hangs.
   Status call(std::function<Status()> task, Deadline deadline);
   void interrupt(Status status);
   /// Breaks it from here: the control plane is told.

@@ -182,7 +182,7 @@ class DeviceBackend final : public Backend {
     } else {
       DT_TRY_VALUE(pointer, runtime.allocate(bytes));
     }
-    allocated_.with([&](std::set<void*>& all) { all.insert(pointer); });
+    keep_allocated(pointer);
     DT_TRY(zero(pointer, bytes));  // else the GPU may still write there: it stays
     return pointer;
   }
@@ -285,17 +285,28 @@ class DeviceBackend final : public Backend {
         Deadline::after_ms(kZeroMs)));
     return *pointer;
   }
+  void keep_allocated(void* pointer) {
+    allocated_.with([&](std::set<void*>& all) { all.insert(pointer); });
+  }
   /// cudaFree() waits for the device, ncclMemFree() does not.
   Status give_back(void* pointer) {
     cuda::Runtime& runtime = options_.engine->device_thread()->runtime();
     if (!carrier_->has_memory()) return runtime.release(pointer);
-    DT_TRY(runtime.synchronize());
-    return channel_->call(
-        [carrier = carrier_, pointer] {
+    if (Status status = runtime.synchronize(); !status.ok()) {
+      keep_allocated(pointer);
+      return status;
+    }
+    const auto begun = std::make_shared<std::atomic<bool>>(false);
+    Status status = channel_->call(
+        [carrier = carrier_, pointer, begun] {
+          begun->store(true);
           carrier->free(pointer);
           return Status();
         },
         Deadline::after_ms(kZeroMs));
+    // It was not freed: the caller may try again.
+    if (!status.ok() && !begun->load()) keep_allocated(pointer);
+    return status;
   }
 
   /// The caller may use the memory on any stream, so it is waited for.

@@ -5,7 +5,9 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <thread>
 
+#include "backend/device/channel.h"
 #include "backend/nccl/nccl_carrier.h"
 #include "backend/staged/staged_carrier.h"
 #include "collective/blocks.h"
@@ -429,4 +431,40 @@ TEST_CASE("device: an operation that the host communicator refuses is waited for
   CHECK(carrier->begin_open(Deadline::after_ms(10'000)).code() == Code::kPeerLost);
   carrier = nullptr;
   CHECK(host->endless_waits == 0);
+}
+
+TEST_CASE("device: a call that the device thread had no time for is not made later") {
+  const auto cuda = std::make_shared<dt::test::FakeCuda>(0);
+  auto engine = dt::backend::DeviceEngine::start({cuda, dt::cuda::StreamPriority::kHigh, nullptr});
+  REQUIRE(engine.ok());
+  const auto& thread = engine.value()->device_thread();
+  dt::backend::DeviceChannel::Options options;
+  options.name = "alone";
+  options.carrier = dt::backend::make_nccl_carrier(thread, {});
+  const auto channel = std::make_shared<dt::backend::DeviceChannel>(thread, std::move(options));
+  REQUIRE(channel->open(Wait{Deadline::after_ms(20'000)}).ok());
+  const auto began = std::make_shared<dt::Event>();
+  const auto may_end = std::make_shared<dt::Event>();
+  Status long_one;
+  std::thread first([&] {
+    const auto task = [=] {
+      began->set();
+      (void)may_end->wait({Deadline::after_ms(30'000)});
+      return Status();
+    };
+    long_one = channel->call(task, Deadline::after_ms(30'000));
+  });
+  CHECK(began->wait({Deadline::after_ms(20'000)}));
+  const auto ran = std::make_shared<std::atomic<bool>>(false);
+  const auto task = [ran] {
+    ran->store(true);
+    return Status();
+  };
+  CHECK(channel->call(task, Deadline::after_ms(10)).code() == Code::kTimeout);
+  may_end->set();
+  first.join();
+  CHECK(long_one.ok());
+  CHECK(channel->call([] { return Status(); }, Deadline::after_ms(20'000)).ok());
+  CHECK_FALSE(ran->load());
+  channel->retire({});
 }
