@@ -193,7 +193,7 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   std::vector<std::shared_ptr<kernels::TensorList>> result_lists_;
   std::vector<std::shared_ptr<kernels::TensorList>> old_results_;
   struct Scratch;
-  Scratch* scratch_ = nullptr;    // on the device
+  Scratch* scratch_ = nullptr;      // on the device
   cuda::Event scaled_ = nullptr;    // behind the last call of clip() or scale()
   cuda::Event finished_ = nullptr;  // of record_finished()
   StepTimes times_;
