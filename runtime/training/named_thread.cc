@@ -362,9 +362,9 @@ NamedNews NamedThread::take_news() {
       }
     }
     for (std::string& name : std::exchange(state.overdue, {})) {
-      // Not of the next operation of that name.
+      // Not of the next operation of that name. One that has ended here by giving up is still told.
       const auto found = state.pending.find(name);
-      if (found == state.pending.end() || !found->second.overdue) continue;
+      if (found != state.pending.end() && !found->second.overdue) continue;
       news.overdue.push_back(std::move(name));
     }
     news.joins = state.join == Join::kWanted;
