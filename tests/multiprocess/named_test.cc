@@ -9,6 +9,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "../sanitizers.h"
 #include "thread_ranks.h"
 
 namespace dt_test::named_test {
@@ -632,24 +633,28 @@ TEST_CASE("named: the time-out of the communicator begins after its grace") {
 TEST_CASE("named: the time that an operation takes is not a wait for other ranks") {
   for (const bool told_before : {false, true}) {
     CAPTURE(told_before);
+    constexpr int64_t kElements = 1 << 20;
+    // Together they take about a second.
+    constexpr size_t kTensors = dt::test::kThreadSanitizer ? 20 : 400;
+    // They outlive the job, which may still write to them where a rank returns early.
+    std::vector<std::vector<double>> sent(2, std::vector<double>(kElements, 1));
+    std::vector<std::vector<double>> received(2, std::vector<double>(kElements));
+    std::vector<std::vector<float>> short_values(2, std::vector<float>(10, 1));
     require_all_ok(run_ranks(2, [&](const Rank& rank) -> dt_status {
-      constexpr int64_t kElements = 1 << 20;
-      constexpr size_t kTensors = 400;
       dt_named* named = nullptr;
       dt_named_options options = quick();
       options.fuse_bytes = 0;
       RANK_TRY(dt_named_create(rank.world, &options, &named));
-      std::vector<double> send(kElements, 1);
-      std::vector<double> recv(kElements);
-      std::vector<float> values(10, 1);
+      const auto own = static_cast<size_t>(rank.rank);
+      std::vector<float>& values = short_values[own];
       dt_collective short_one = allreduce(values);
       short_one.timeout_ms = 300;
       dt_collective long_one = short_one;
       long_one.timeout_ms = -1;
       long_one.dtype = DT_F64;
       long_one.count = kElements;
-      long_one.send = send.data();
-      long_one.recv = recv.data();
+      long_one.send = sent[own].data();
+      long_one.recv = received[own].data();
       Names texts;
       for (size_t i = 0; i < kTensors; ++i) texts.push_back("long" + std::to_string(i));
       std::vector<const char*> names;
