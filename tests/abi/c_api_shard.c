@@ -74,7 +74,7 @@ static void check_options(const fixture* f, const dt_param* params) {
   const int64_t row_elements[] = {1, 0};
   gradients.row_elements = row_elements;
   REFUSES("row_elements", dt_shard_create(f->comm, params, 2, &options, &untouched));
-  // Of a program that knows the fields before it, whatever lies behind them.
+  // A program built with a shorter struct: the field is not read.
   gradients.struct_size = (uint32_t)offsetof(dt_reducer_options, row_elements);
   gradients.predivide = -1;
   REFUSES("predivide", dt_shard_create(f->comm, params, 2, &options, &untouched));

@@ -99,7 +99,7 @@ class Messages : public std::enable_shared_from_this<Messages> {
   /** Completes the future of a work when it is done. */
   void watch(c10::intrusive_ptr<Message> message);
   /** Before the job ends, on all ranks: nothing of this class is under way afterwards. Receives
-   * that still wait fail. A communicator that is broken is no error here. */
+   * that still wait fail. Throws nothing, also where the communicator is broken. */
   void leave(dt_comm* world, int64_t timeout_ms);
   /** Receives that wait fail, and later ones are refused. */
   void close();

@@ -138,7 +138,7 @@ TEST_CASE("a server with no row of a variable") {
   CHECK(rows == 1);
 }
 
-TEST_CASE("who has no memory for a variable is told what helps") {
+TEST_CASE("a variable for which there is no memory: the error says what to do") {
   Variable variable;
   variable.name = "wide";
   variable.rows = int64_t{1} << 40;
