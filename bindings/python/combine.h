@@ -16,22 +16,17 @@ namespace dt::python {
  * keeps the Combination until the operation is done.
  */
 inline void combine(void* combination, const void* in, void* inout, int64_t count) {
-  Returning& state = returning();
-  state.threads.fetch_add(1);
-  if (state.over.load() && pthread_equal(pthread_self(), state.last) == 0) {
-    state.threads.fetch_sub(1);
-    for (;;) pause();  // a result without this part would be wrong on other ranks, too
-  }
-  const PyGILState_STATE locked = PyGILState_Ensure();
-  state.threads.fetch_sub(1);
-  // The Combination keeps what its function raises; left here is at most that memory is short.
-  PyObject* const done = PyObject_CallMethod(
-      static_cast<PyObject*>(combination), "run", "LLL",
-      static_cast<long long>(reinterpret_cast<intptr_t>(in)),
-      static_cast<long long>(reinterpret_cast<intptr_t>(inout)), static_cast<long long>(count));
-  if (done == nullptr) PyErr_WriteUnraisable(static_cast<PyObject*>(combination));
-  Py_XDECREF(done);
-  PyGILState_Release(locked);
+  const bool entered = enter_python([&] {
+    // The Combination keeps what its function raises; left here is at most that memory is short.
+    PyObject* const done = PyObject_CallMethod(
+        static_cast<PyObject*>(combination), "run", "LLL",
+        static_cast<long long>(reinterpret_cast<intptr_t>(in)),
+        static_cast<long long>(reinterpret_cast<intptr_t>(inout)), static_cast<long long>(count));
+    if (done == nullptr) PyErr_WriteUnraisable(static_cast<PyObject*>(combination));
+    Py_XDECREF(done);
+  });
+  if (entered) return;
+  for (;;) pause();  // a result without this part would be wrong on other ranks, too
 }
 
 /** view(address, bytes): that memory, to read and to write. */

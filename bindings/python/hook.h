@@ -14,24 +14,27 @@ namespace dt::python {
 
 /**
  * dt_bucket_hook of a HookCalls of _hook.py, which the reducer keeps. Its run() keeps what the
- * function raises, and gives the number of a work, 0 for none, or -1.
+ * function raises, and gives the number of a work, 0 for none, or -1. After the end of Python the
+ * step fails: nobody reduces its buckets.
  */
 inline dt_status run_hook(void* calls, const dt_bucket* bucket, int32_t stage, dt_work** out_work) {
-  const PyGILState_STATE locked = PyGILState_Ensure();
-  PyObject* const result = PyObject_CallMethod(
-      static_cast<PyObject*>(calls), "run", "iiy#LLiLi", static_cast<int>(bucket->index),
-      static_cast<int>(bucket->is_last), reinterpret_cast<const char*>(bucket->params),
-      static_cast<Py_ssize_t>(bucket->param_count) * static_cast<Py_ssize_t>(sizeof(int32_t)),
-      static_cast<long long>(reinterpret_cast<intptr_t>(bucket->data)),
-      static_cast<long long>(bucket->count), static_cast<int>(bucket->dtype),
-      static_cast<long long>(reinterpret_cast<intptr_t>(bucket->stream)), static_cast<int>(stage));
   long long work = -1;
-  if (result != nullptr) {
-    work = PyLong_AsLongLong(result);
-    Py_DECREF(result);
-  }
-  if (PyErr_Occurred() != nullptr) PyErr_WriteUnraisable(static_cast<PyObject*>(calls));
-  PyGILState_Release(locked);
+  const bool entered = enter_python([&] {
+    PyObject* const result = PyObject_CallMethod(
+        static_cast<PyObject*>(calls), "run", "iiy#LLiLi", static_cast<int>(bucket->index),
+        static_cast<int>(bucket->is_last), reinterpret_cast<const char*>(bucket->params),
+        static_cast<Py_ssize_t>(bucket->param_count) * static_cast<Py_ssize_t>(sizeof(int32_t)),
+        static_cast<long long>(reinterpret_cast<intptr_t>(bucket->data)),
+        static_cast<long long>(bucket->count), static_cast<int>(bucket->dtype),
+        static_cast<long long>(reinterpret_cast<intptr_t>(bucket->stream)),
+        static_cast<int>(stage));
+    if (result != nullptr) {
+      work = PyLong_AsLongLong(result);
+      Py_DECREF(result);
+    }
+    if (PyErr_Occurred() != nullptr) PyErr_WriteUnraisable(static_cast<PyObject*>(calls));
+  });
+  if (!entered) return DT_ERR_ABORTED;
   if (work < 0) return DT_ERR_INTERNAL;
   *out_work = raw::handle<dt_work>(work);
   return DT_OK;

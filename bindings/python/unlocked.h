@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <Python.h>
+#include <cxxabi.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -24,6 +25,19 @@ inline Returning& returning() {
   return *state;
 }
 
+/** A thread is about to take the GIL: has_returned() once it has it. False: Python is over for it.
+ */
+inline bool may_return() {
+  // Counted before `over` is read, and end_of_python() sets `over` before it reads the count:
+  // either it waits for this thread, or this thread sees that Python is over.
+  Returning& state = returning();
+  state.threads.fetch_add(1);
+  if (!state.over.load() || pthread_equal(pthread_self(), state.last) != 0) return true;
+  state.threads.fetch_sub(1);
+  return false;
+}
+inline void has_returned() { returning().threads.fetch_sub(1); }
+
 /** Without the GIL, for its lifetime or until end(). */
 class Unlocked {
  public:
@@ -34,20 +48,36 @@ class Unlocked {
 
   void end() {
     if (saved_ == nullptr) return;
-    Returning& state = returning();
-    state.threads.fetch_add(1);
-    if (state.over.load() && pthread_equal(pthread_self(), state.last) == 0) {
-      state.threads.fetch_sub(1);
+    if (!may_return()) {
       for (;;) pause();
     }
     PyEval_RestoreThread(saved_);
     saved_ = nullptr;
-    state.threads.fetch_sub(1);
+    has_returned();
   }
 
  private:
   PyThreadState* saved_;
 };
+
+/**
+ * Runs `call`, which is Python's, with the GIL, on any thread. False: Python has ended. A thread
+ * that is inside `call` while Python ends sleeps until the process is gone: CPython ends it where
+ * it asks for the GIL again, by an exception that no frame of dt below this one could pass on.
+ */
+template <class F>
+bool enter_python(F&& call) {
+  if (!may_return()) return false;
+  const PyGILState_STATE locked = PyGILState_Ensure();
+  has_returned();
+  try {
+    call();
+  } catch (const abi::__forced_unwind&) {
+    for (;;) pause();
+  }
+  PyGILState_Release(locked);
+  return true;
+}
 
 /** end_of_python(): called once, at exit, by the thread that ends Python. */
 inline PyObject* end_of_python(PyObject*, PyObject*) {

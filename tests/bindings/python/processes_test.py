@@ -361,6 +361,31 @@ class Ends(unittest.TestCase):
     begun.wait()
     """)
 
+    def test_hooks_that_run_while_python_ends(self):
+        start = """
+    inside, comm = threading.Event(), dt.Job().world()
+    reducer = dt.Reducer(comm, [dt.Param(4)])
+    """
+        run = """
+    threading.Thread(target=steps, daemon=True).start()
+    inside.wait(60)
+    """
+        self.check(start + """
+    def hook(bucket, stage):
+        inside.set()
+        while True: pass
+    reducer.set_hook(hook)
+    def steps(): reducer.ready(0)
+    """ + run)
+        self.check(start + """
+    def hook(bucket, stage): inside.set()
+    reducer.set_hook(hook)
+    def steps():
+        while True:
+            reducer.ready(0)
+            reducer.finish()
+    """ + run)
+
     def test_works_that_never_end(self):
         server = dt.StoreServer(dt.Config(settings={"job.id": "test", "job.world_size": 2}))
         self.addCleanup(server.close)
