@@ -176,7 +176,7 @@ public final class Reducer extends Handle {
   public void readyRows(int index, long[] rows, Tensor values) {
     Checks.notNull("Reducer.readyRows", "rows", rows);
     Checks.notNull("Reducer.readyRows", "values", values);
-    long width = index >= 0 && index < rowElements.length ? rowElements[index] : 0;
+    long width = rowWidth(index);
     if (width > 0
         && (values.count() != rows.length * width || values.type() != params.get(index).type())) {
       throw Checks.refused(
@@ -214,12 +214,17 @@ public final class Reducer extends Handle {
    * @return copies
    */
   public Rows rows(int index) {
-    long width = index >= 0 && index < rowElements.length ? rowElements[index] : 0;
+    long width = rowWidth(index);
     long bytes = width == 0 ? 0 : width * params.get(index).type().bytes();
     ByteBuffer packed = Packing.read(call(number -> Raw.reducer_rows(number, index, bytes)));
     long[] indices = new long[Math.toIntExact(packed.getLong())];
     for (int i = 0; i < indices.length; i++) indices[i] = packed.getLong();
     return new Rows(indices, Packing.read(Packing.item(packed)));
+  }
+
+  /** 0: the gradient does not come as rows. */
+  private long rowWidth(int index) {
+    return index >= 0 && index < rowElements.length ? rowElements[index] : 0;
   }
 
   /**
@@ -542,6 +547,7 @@ public final class Reducer extends Handle {
       long end = 0;
       // A shard's buckets never move; from stage 2 on asking for places would lend memory to each.
       for (int i = 0; !ofShard && leases.any() && i < params.size(); i++) {
+        if (rowWidth(i) > 0) continue; // no place in a bucket: dt would refuse this rank alone
         long address = Raw.reducer_grad(number(), i, 0);
         begin = Math.min(begin, address);
         end = Math.max(end, address + params.get(i).bytes());

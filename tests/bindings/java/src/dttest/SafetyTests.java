@@ -31,6 +31,7 @@ import io.dt.Status;
 import io.dt.StoreServer;
 import io.dt.Tensor;
 import io.dt.Work;
+import java.lang.ref.Reference;
 import java.lang.ref.WeakReference;
 import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
@@ -70,6 +71,8 @@ final class SafetyTests {
       test("a reducer in a step lets go of its gradients when it is "
           + (closed ? "closed" : "collected"), () -> releasedInStep(closed));
     }
+    test("a rebuild beside rows, and buffers of one rank", () ->
+        Ranks.run(2, (job, comm) -> rebuildBesideRows(comm)));
     test("a hook closes its reducer", () -> Ranks.run(2, (job, comm) -> closedByHook(comm)));
     test("use after leave", SafetyTests::afterLeave);
     test("many threads on racing handles", SafetyTests::races);
@@ -332,6 +335,29 @@ final class SafetyTests {
     reducer.finish();
     equal(stages, List.of(0, 1));
     thrown(ClosedException.class, reducer::finish);
+  }
+
+  private static void rebuildBesideRows(Comm comm) throws Exception {
+    List<Param> params =
+        List.of(new Param("table", 20, DataType.F32), new Param("plain", 2, DataType.F32));
+    ReducerOptions options = ReducerOptions.DEFAULT.withRowElements(new long[] {2, 0});
+    try (Reducer reducer = new Reducer(comm, params, options)) {
+      ByteBuffer place = comm.rank() == 0 ? reducer.gradient(1) : null;
+      FloatBuffer own = place == null ? floats(2) : place.asFloatBuffer();
+      for (int step = 0; step < 2; step++) {
+        own.put(0, 3 + comm.rank());
+        reducer.readyRows(0, new long[] {step}, Tensor.of(new float[] {1, 2}));
+        if (place == null) {
+          reducer.ready(1, Tensor.of(own));
+        } else {
+          reducer.ready(1);
+        }
+        reducer.finish();
+        equal(own.get(0), 3.5f);
+        if (reducer.rebuild() && place != null) own = reducer.gradient(1).asFloatBuffer();
+      }
+      Reference.reachabilityFence(place);
+    }
   }
 
   private static void afterLeave() throws Exception {
