@@ -526,10 +526,19 @@ public final class Reducer extends Handle {
    * @param stream CUDA stream behind that of finish
    */
   public void clipNorm(double maxNorm, double normType, Tensor norm, long stream) {
-    refuseArray("Reducer.clipNorm", "norm", norm);
+    String method = "Reducer.clipNorm";
+    refuseArray(method, "norm", norm);
+    norm.checkWritable(method, "norm");
+    if (norm.count() < 1 || norm.type() != DataType.F32) {
+      throw Checks.refused(
+          method, "norm", "has " + norm.count() + " elements of " + norm.type(), "give one of F32");
+    }
     enter();
     try {
-      run(number -> Raw.reducer_clip_norm(number, maxNorm, normType, norm.place(), stream));
+      norm.use(
+          () -> run(
+              number ->
+                  Raw.reducer_clip_norm(number, maxNorm, normType, norm.place(), stream)));
     } finally {
       leave();
     }

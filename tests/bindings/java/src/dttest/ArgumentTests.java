@@ -10,6 +10,7 @@ import static dttest.Ranks.floats;
 
 import io.dt.BatchNorm;
 import io.dt.Blocks;
+import io.dt.ClosedException;
 import io.dt.Comm;
 import io.dt.Config;
 import io.dt.DataType;
@@ -94,6 +95,13 @@ final class ArgumentTests {
     comm.allReduce(four);
     try (Reducer reducer = new Reducer(comm, List.of(new Param("w", 4, DataType.F32)))) {
       thrown(refused, () -> reducer.ready(0, some(3)), "gradient", "3");
+      Tensor closed = comm.allocate(1, DataType.F32);
+      closed.close();
+      Tensor wide = Tensor.of(bytes(8), DataType.F64);
+      thrown(refused, () -> reducer.clipNorm(1, wide, 0), "1 elements of F64", "F32");
+      thrown(refused, () -> reducer.clipNorm(1, some(0), 0), "norm has 0 elements");
+      thrown(refused, () -> reducer.clipNorm(1, fixed, 0), "norm is read-only");
+      thrown(ClosedException.class, () -> reducer.clipNorm(1, closed, 0), "Tensor");
       thrown(refused, () -> reducer.ready(0, array), "heap");
       thrown(refused, () -> reducer.ready(0, Tensor.of(bytes(32).asDoubleBuffer())), "F64");
       thrown(refused, () -> reducer.ready(0, fixed), "read-only");
