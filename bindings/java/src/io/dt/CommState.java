@@ -77,7 +77,13 @@ final class CommState {
   void settle(int before) {
     int now = generation; // maybe some groups later
     if (now == before) return;
-    if (grouped(now)) awaitEnd(now);
+    if (grouped(now)) {
+      if (Waiting.virtual()) {
+        Waiting.run(() -> awaitEnd(now)); // a monitor would keep the carrier before Java 24
+      } else {
+        awaitEnd(now);
+      }
+    }
     List<Ended> later;
     synchronized (lock) {
       later = ended.stream().filter(each -> each.generation > before).toList();

@@ -109,7 +109,11 @@ abstract class Handle implements AutoCloseable {
       synchronized (this) {
         if (--users > 0) return;
       }
-      destroy.accept(number);
+      if (Waiting.virtual()) {
+        Waiting.run(() -> destroy.accept(number)); // which may wait for some seconds: see close()
+      } else {
+        destroy.accept(number);
+      }
     }
 
     /** The owner is gone. */

@@ -39,12 +39,18 @@ public final class Ps extends Handle {
     Loader.load();
     Checks.notNull("Ps", "options", options);
     try {
-      return Raw.ps_connect(
-          config == null ? 0 : config.number(), options.worker(), options.connectMs(),
-          options.timeoutMs(), options.queueBytes());
+      long settings = config == null ? 0 : config.number();
+      return Waiting.virtual()
+          ? Waiting.call(() -> connect(settings, options))
+          : connect(settings, options);
     } finally {
       Reference.reachabilityFence(config);
     }
+  }
+
+  private static long connect(long settings, PsOptions options) {
+    return Raw.ps_connect(
+        settings, options.worker(), options.connectMs(), options.timeoutMs(), options.queueBytes());
   }
 
   /**

@@ -408,18 +408,18 @@ public final class Reducer extends Handle {
   private void arrive(boolean unused, int index, long gradient, long stream) {
     enter();
     try {
-      if (unused) {
-        Raw.reducer_unused(number(), index, gradient, stream);
-      } else {
-        Raw.reducer_ready(number(), index, gradient, stream);
-      }
-    } catch (InvalidArgumentException e) {
-      throw HookCalls.of(retained.hook(), refused(e));
-    } catch (DtException e) {
+      run( // which may wait: the hook for other ranks, and a bucket for memory
+          number -> {
+            if (unused) {
+              Raw.reducer_unused(number, index, gradient, stream);
+            } else {
+              Raw.reducer_ready(number, index, gradient, stream);
+            }
+          });
+    } catch (DtException | ClosedException e) {
       throw HookCalls.of(retained.hook(), e);
     } finally {
       leave();
-      Reference.reachabilityFence(this);
     }
   }
 

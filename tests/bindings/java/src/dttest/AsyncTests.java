@@ -11,15 +11,22 @@ import static dttest.Ranks.pattern;
 import io.dt.Blocks;
 import io.dt.ClosedException;
 import io.dt.Comm;
+import io.dt.Config;
 import io.dt.DataType;
+import io.dt.DtException;
 import io.dt.Job;
 import io.dt.MismatchException;
 import io.dt.Param;
+import io.dt.Ps;
+import io.dt.PsOptions;
 import io.dt.ReduceOp;
 import io.dt.Reducer;
 import io.dt.Tensor;
 import io.dt.Work;
 import java.lang.management.ManagementFactory;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
 import java.nio.FloatBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -54,6 +61,7 @@ final class AsyncTests {
     test("a blocking call makes no garbage", AsyncTests::noGarbage);
     if (Runtime.version().feature() >= 21) {
       test("ranks that are virtual threads", AsyncTests::virtualRanks);
+      test("ps: workers that are virtual threads", AsyncTests::virtualWorkers);
     }
   }
 
@@ -233,9 +241,7 @@ final class AsyncTests {
 
   /** With fewer carriers than ranks a call that kept its carrier would wait for ever. */
   private static void virtualRanks() throws Exception {
-    Object builder = Thread.class.getMethod("ofVirtual").invoke(null);
-    var make = Class.forName("java.lang.Thread$Builder").getMethod("factory");
-    Ranks.run(3, (ThreadFactory) make.invoke(builder), (job, world) -> {
+    Ranks.run(3, virtualThreads(), (job, world) -> {
       FloatBuffer values = pattern(world.rank(), 100);
       for (int i = 0; i < 20; i++) world.allReduce(Tensor.of(values), ReduceOp.MAX);
       equal(values.get(99), 3 + 0.5f * 99);
@@ -256,6 +262,16 @@ final class AsyncTests {
           Reducer reducer = new Reducer(part, List.of(new Param("a", 1, DataType.F32)))) {
         reducer.ready(0);
         reducer.finish();
+        // A hook that waits for the other ranks inside ready.
+        reducer.setHook(
+            (bucket, stage) -> {
+              part.allReduce(bucket.data());
+              return null;
+            });
+        FloatBuffer gradient = floats(1).put(0, 1);
+        reducer.ready(0, Tensor.of(gradient));
+        reducer.finish();
+        equal(gradient.get(0), 3f);
         world.checkEqual(Tensor.of(values), null);
       }
       thrown(MismatchException.class, () ->
@@ -264,6 +280,39 @@ final class AsyncTests {
       left.barrier();
       left.close();
     });
+  }
+
+  /** More of them than there are carriers wait for a server that says nothing. */
+  private static void virtualWorkers() throws Exception {
+    ThreadFactory virtual = virtualThreads();
+    int limitMs = (int) Ranks.DEADLINE_MS / 2;
+    PsOptions options = new PsOptions(0, limitMs, limitMs, 1 << 20);
+    int carriers = Integer.getInteger("jdk.virtualThreadScheduler.parallelism",
+        Runtime.getRuntime().availableProcessors());
+    List<Socket> connected = new ArrayList<>();
+    try (ServerSocket silent = new ServerSocket(0, 0, InetAddress.getLoopbackAddress());
+        Config config = new Config()) {
+      silent.setSoTimeout(limitMs / 2);
+      config.set("ps.servers", "127.0.0.1:" + silent.getLocalPort()).set("ps.workers", "1");
+      for (int i = 0; i <= carriers; i++) {
+        virtual.newThread(() -> {
+          try (Ps ps = new Ps(config, options)) {
+            throw new AssertionError("nobody serves at " + ps.workFd());
+          } catch (DtException | IllegalStateException e) {
+            // What the test is about is over.
+          }
+        }).start();
+      }
+      for (int i = 0; i <= carriers; i++) connected.add(silent.accept());
+    } finally {
+      for (Socket each : connected) each.close();
+    }
+  }
+
+  private static ThreadFactory virtualThreads() throws Exception {
+    Object builder = Thread.class.getMethod("ofVirtual").invoke(null);
+    var make = Class.forName("java.lang.Thread$Builder").getMethod("factory");
+    return (ThreadFactory) make.invoke(builder);
   }
 
   private static void noGarbage() throws Exception {
