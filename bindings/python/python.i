@@ -50,8 +50,6 @@ NATIVE(end_of_python)
 %ignore dt::raw::reducer_set_hook_upcall;
 %ignore dt::raw::bucket_fields;
 %ignore dt::raw::bucket_give;
-// Python keeps nothing by communicator that its handles would have to share.
-%ignore dt::raw::same_comm;
 
 // carry_out() and start() of blocking.h stand for them.
 %ignore dt::raw::launch;

@@ -8,7 +8,7 @@ from typing import Any, Callable, List, Optional, Tuple, Union
 
 from . import _raw
 from ._combine import Combination, Combine
-from ._errors import Error, InvalidStateError, invalid, invalid_state
+from ._errors import Error, invalid, invalid_state
 from ._types import Array, ReduceOp, Stream, milliseconds, stream_number
 from ._work import Work
 
@@ -17,10 +17,26 @@ class Held:
     """What keeps the arrays of the plain calls of a group: dt uses them until its end, or until the work of
     the group is done."""
 
-    __slots__ = ("all", "__weakref__")
+    __slots__ = ("all", "_comm", "_on_gpu", "_same", "__weakref__")
 
-    def __init__(self) -> None:
+    def __init__(self, comm: int, on_gpu: bool) -> None:
         self.all: List[Any] = []
+        self._comm = comm
+        self._on_gpu = on_gpu
+        self._same = {comm: True}  # by handle; numbers of handles are not used again
+
+    def is_of(self, comm: int, on_gpu: bool) -> bool:
+        """Whether it is a group of this handle's communicator, which may have several; while it is open."""
+        same = self._same.get(comm)
+        if same is None:
+            # To ask costs memory of the GPU there: to hold too much is no harm, and no call over GPUs waits.
+            if on_gpu or self._on_gpu:
+                return on_gpu and self._on_gpu
+            try:
+                same = self._same[comm] = bool(_raw.same_comm(comm, self._comm))
+            except Error:  # one of them is closed or broken: no call of it joins a group
+                return False
+        return same
 
     def outlive_group(self) -> None:
         """It also gets the arrays of plain calls as long as somebody keeps it: a call that began before the
@@ -47,8 +63,7 @@ class Combinations:
             each.check()
 
 
-# One for each group that is open. A communicator may have several handles, so any group counts for all
-# calls.
+# One for each group that is open, of any communicator and thread.
 groups: List[Held] = []
 
 _ended: List["weakref.ref[Held]"] = []  # see outlive_group()
@@ -63,8 +78,10 @@ SUM = ReduceOp.SUM  # also of what reduces nothing
 Launch = Tuple[int, int, int, int, Any]
 
 
-def _hold(keep: Any) -> None:
-    for group in [*groups, *(each() for each in list(_ended))]:
+def _hold(own: List[Held], keep: Any) -> None:
+    """Also by the groups that have ended: their arrays are few, and which communicator they were of may be
+    known no more."""
+    for group in [*own, *(each() for each in list(_ended))]:
         if group is not None:
             group.all.append(keep)
 
@@ -175,13 +192,12 @@ class Arrays:
 
     def _check_ungrouped(self, operation: str, result: str, instead: str = "") -> None:
         """Refuses an operation that uses a result at once, which is not there before the end of a group."""
-        if not groups:
-            return
-        try:
-            _raw.group_begin(self._handle)  # dt knows whether one is open by any handle of the communicator
-        except InvalidStateError as error:
-            raise invalid_state(f"{operation}: inside a group the result {result} is not there yet{instead}") from error
-        _raw.group_end(self._handle)
+        if self._own_groups():
+            raise invalid_state(f"{operation}: inside a group the result {result} is not there yet{instead}")
+
+    def _own_groups(self) -> List[Held]:
+        """The open groups of this communicator, which any thread may have begun; at most one, but over GPUs."""
+        return [each for each in list(groups) if each.is_of(self._handle, self._on_gpu)]
 
     def _resolve(self, kind: Kind, launch: Launch, op: Any, tables: Optional[bytes]
                  ) -> Tuple[Launch, ReduceOp, Optional[Combination], Optional[bytes]]:
@@ -202,10 +218,11 @@ class Arrays:
         if op.__class__ is not ReduceOp:
             launch, op, combination, tables = self._resolve(kind, launch, op, tables)
         sent, received, count, dtype, keep = launch
-        if groups:
-            _hold(keep)  # also if a signal ends this function after the call
+        own = self._own_groups() if groups else None
+        if own:
+            _hold(own, keep)  # also if a signal ends this function after the call
         try:
-            _raw.carry_out(keep, self._waits and not groups, self._handle, kind.number, dtype, op,
+            _raw.carry_out(keep, self._waits and not own, self._handle, kind.number, dtype, op,
                            peer, sent, received, count, tables,
                            stream and stream_number(stream) or 0,
                            0 if timeout is None else _limit(kind, timeout), name, combination,
@@ -213,8 +230,9 @@ class Arrays:
         except Error as error:
             raise _named(error, kind)
         if groups or _ended:
-            _hold(keep)  # if another thread has begun the group meanwhile
-        if combination is not None and not groups:
+            own = self._own_groups()
+            _hold(own, keep)  # if another thread has begun the group meanwhile
+        if combination is not None and not own:
             combination.check()
 
     def _start(self, kind: Kind, launch: Launch, op: Op, peer: int, stream: Stream,

@@ -171,7 +171,7 @@ class Comm(Blocks, Objects):
         """The operations of the block are carried out as one, so that ranks may send to each other. The
         plain forms return at once, and their results are there after the block; a work of the block may
         only be waited for after it."""
-        held = Held()
+        held = Held(self._handle, self._on_gpu)
         with self._grouped(held, _raw.group_end):
             yield self
         held.combinations().check()
@@ -181,7 +181,7 @@ class Comm(Blocks, Objects):
         """As group(), but the end of the block waits for nothing. Gives a Work, to be used after the
         block: it has completed when all operations of the block have, those with a work of their own,
         too, and raises the error of the first that failed."""
-        held = Held()
+        held = Held(self._handle, self._on_gpu)
         work = Work(held, self, "group")
 
         def end(handle: int) -> None:

@@ -119,6 +119,26 @@ class CombineTest(unittest.TestCase):
         for size in (2, 3):
             self.assertGreaterEqual(sum(run_ranks(size, lambda job, comm: body(comm))), 5)
 
+    def test_beside_a_group_of_another_communicator(self):
+        def body(comm):
+            part, values = comm.split(0), mine(comm.rank)
+            raised = 0
+            with comm.group():
+                comm.allreduce(values)
+                theirs = mine(comm.rank)
+                try:
+                    part.allreduce(theirs, op=fail)
+                except LookupError:  # from the call, not from the end of the group
+                    raised = 1
+                gone = weakref.ref(theirs)
+                del theirs
+                gc.collect()
+                self.assertTrue(gone() is None, "it is kept until the end of the group")
+            self.assertEqual(values, total(comm.size))
+            return raised
+        for size in (2, 3):
+            self.assertGreaterEqual(sum(run_ranks(size, lambda job, comm: body(comm))), 1)
+
     def test_wait_stream_over_host_memory_is_wait(self):
         def body(comm):
             work = comm.allreduce_async(mine(comm.rank), op=fail)
