@@ -86,6 +86,11 @@ namespace Dt
                     tables = atRoot ? Parts(comm, recvBlocks, "recv", recv, "send", count) : noTables;
                     break;
             }
+            if (recv.IsReadOnly && Receives(comm))
+            {
+                bool one = kind == OperationKind.Broadcast || kind == OperationKind.Recv;
+                recv.CheckWritable(NameOf(kind), one ? "buffer" : "recv");
+            }
             dtype = send.IsNone ? recv.Dtype : send.Dtype;
             if (!send.IsNone && !recv.IsNone && send.Dtype != recv.Dtype)
                 throw Refuse("send has elements of " + dtype + ", but recv of " + recv.Dtype + "; give one type");
@@ -93,6 +98,22 @@ namespace Dt
             custom = new Combination(NameOf(kind), op.combine, dtype);
             count = custom.Whole(count);
             if (tables != null) tables = custom.Whole(tables);
+        }
+
+        /// Whether a result is written on this rank.
+        bool Receives(Comm comm)
+        {
+            switch (kind)
+            {
+                case OperationKind.Broadcast:
+                    return comm.Rank != peer;
+                case OperationKind.Reduce:
+                case OperationKind.Gather:
+                case OperationKind.GatherV:
+                    return comm.Rank == peer;
+                default:
+                    return true;
+            }
         }
 
         /// Whether it may end before others of its communicator that were called earlier.

@@ -65,9 +65,9 @@ namespace Dt
         {
             const string Name = "BatchMoments";
             long batch = Batch(Name, input, channels, spatial);
-            CheckSize(Name, "mean", mean, Room(channels), Dtype.F64);
-            CheckSize(Name, "variance", variance, Room(channels), Dtype.F64);
-            CheckSize(Name, "count", count, 1, Dtype.I64);
+            CheckResult(Name, "mean", mean, Room(channels), Dtype.F64);
+            CheckResult(Name, "variance", variance, Room(channels), Dtype.F64);
+            CheckResult(Name, "count", count, 1, Dtype.I64);
             Pinned(at => Raw.Native.batch_moments(this, at[0], batch, channels, spatial, (int)input.Dtype,
                 at[1], at[2], at[3], stream), input, mean, variance, count);
         }
@@ -100,8 +100,8 @@ namespace Dt
             long batch = Batch(Name, input, channels, spatial);
             CheckSize(Name, "mean", mean, 0, Dtype.F64);
             CheckSize(Name, "variance", variance, channels, Dtype.F64);
-            CheckSize(Name, "sum", sum, channels, Dtype.F64);
-            CheckSize(Name, "product", product, channels, Dtype.F64);
+            CheckResult(Name, "sum", sum, channels, Dtype.F64);
+            CheckResult(Name, "product", product, channels, Dtype.F64);
             Pinned(at => Raw.Native.batch_gradient_sums(this, at[0], at[1], batch, channels, spatial,
                 (int)input.Dtype, at[2], at[3], epsilon, at[4], at[5], stream),
                 input, gradient, mean, variance, sum, product);
@@ -135,6 +135,12 @@ namespace Dt
             if (tensor.Dtype == dtype && (count == 0 || tensor.Count == count)) return;
             throw DtException.InvalidArgument(operation + ": " + name + " has " + tensor.Count + " elements of " +
                 tensor.Dtype + "; give " + (count == 0 ? tensor.Count : count) + " of " + dtype);
+        }
+
+        static void CheckResult(string operation, string name, in Tensor tensor, long count, Dtype dtype)
+        {
+            CheckSize(operation, name, tensor, count, dtype);
+            tensor.CheckWritable(operation, name);
         }
 
         /// Makes a call with the addresses of tensors, which stay in their place until it returns.

@@ -130,6 +130,7 @@ namespace Dt
                 throw DtException.InvalidArgument("Outer: parameters[" + index +
                     "] has no data; give an array, a memory or a Tensor");
             }
+            data.CheckWritable("Outer", "parameters[" + index + "]");
             pin.Set(data, 0);
             packer.AddNumber(data.AddressIn(pin));
             packer.AddNumber(data.Count);

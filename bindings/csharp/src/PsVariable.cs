@@ -88,6 +88,7 @@ namespace Dt
                 throw DtException.InvalidArgument(action + ": " + argument +
                     " is null; give an array, a memory or a Tensor");
             }
+            if (action == Action.Pull) values.CheckWritable("Pull", argument);
             Pin pin = new Pin();
             fixed (long* first = rows)
             {

@@ -173,6 +173,7 @@ namespace Dt
                 {
                     Tensor gradient = gradients[i];
                     if (gradient.IsNone) continue;
+                    gradient.CheckWritable("Reducer", "options.Gradients[" + i + "]");
                     if (gradient.Count != parameters[i].Count || gradient.Dtype != parameters[i].Dtype)
                     {
                         throw DtException.InvalidArgument("Reducer: options.Gradients[" + i + "] has " +
@@ -427,6 +428,7 @@ namespace Dt
         {
             if (gradient.IsNone)
                 throw DtException.InvalidArgument(name + ": gradient is null; give an array, a memory or a Tensor");
+            gradient.CheckWritable(name, "gradient");
             CheckFits(name, "gradient", parameters, index, gradient.Dtype, gradient.Count);
             Pin pin = gradient.Pin();
             bool counted = false;

@@ -211,8 +211,11 @@ namespace Dt
         /// <summary>Collects a whole gradient of the last step from the ranks' pieces, to look at or
         /// to check it; the same index on all ranks; over GPUs into memory of the GPU.
         /// Collective.</summary>
-        public void FullGradient(int index, Tensor output, IntPtr stream = default(IntPtr)) =>
+        public void FullGradient(int index, Tensor output, IntPtr stream = default(IntPtr))
+        {
+            output.CheckWritable("FullGradient", "output");
             Copy("FullGradient", "output", index, output, stream, Raw.Native.shard_full_grad);
+        }
 
         void Copy(string operation, string name, int index, Tensor tensor, IntPtr stream,
             Action<Shard, int, long, long> call)

@@ -16,9 +16,11 @@ namespace Dt
         readonly long offset;   // bytes into the owner; the address itself
         readonly Place place;
         readonly byte type;     // dtype + 1; 0: no buffer
+        readonly bool readOnly; // of a ReadOnlyMemory
 
-        Tensor(object owner, Place place, long offset, long count, Dtype dtype)
+        Tensor(object owner, Place place, long offset, long count, Dtype dtype, bool readOnly = false)
         {
+            this.readOnly = readOnly;
             this.owner = owner;
             this.place = place;
             this.offset = offset;
@@ -52,6 +54,16 @@ namespace Dt
 
         internal bool IsNone => type == 0;
 
+        internal bool IsReadOnly => readOnly;
+
+        /// For what receives a result.
+        internal void CheckWritable(string operation, string name)
+        {
+            if (!readOnly) return;
+            throw DtException.InvalidArgument(operation + ": " + name + " is a ReadOnlyMemory, and receives a " +
+                "result; give an array or a Memory");
+        }
+
         /// Whether something must be kept until an operation is done.
         internal bool HasOwner => owner != null;
 
@@ -67,7 +79,7 @@ namespace Dt
         public Tensor Slice(long start, long count)
         {
             if (start >= 0 && count >= 0 && start <= Count - count)
-                return new Tensor(owner, place, offset + start * Elements.Size(Dtype), count, Dtype);
+                return new Tensor(owner, place, offset + start * Elements.Size(Dtype), count, Dtype, readOnly);
             throw DtException.InvalidArgument("Slice: elements " + start + " to " + (start + count) +
                 " are not all among " + Count + "; give a smaller part");
         }
@@ -82,16 +94,24 @@ namespace Dt
 #if DT_SPAN
         /// <summary>A memory. A dtype is wanted only for the bits of 16-bit floats in a ushort or a
         /// short.</summary>
-        public static Tensor Of<T>(ReadOnlyMemory<T> memory, Dtype? dtype = null) where T : struct
+        public static Tensor Of<T>(Memory<T> memory, Dtype? dtype = null) where T : struct =>
+            Over<T>(memory, dtype, false);
+
+        /// <summary>Likewise a memory that nothing is received in.</summary>
+        public static Tensor Of<T>(ReadOnlyMemory<T> memory, Dtype? dtype = null) where T : struct =>
+            Over(memory, dtype, true);
+
+        static Tensor Over<T>(ReadOnlyMemory<T> memory, Dtype? dtype, bool readOnly) where T : struct
         {
             Dtype known = Elements.Of<T>(dtype);
             int size = Elements.Size(known), start, length;
             ArraySegment<T> segment;
             System.Buffers.MemoryManager<T> manager;
             if (MemoryMarshal.TryGetArray(memory, out segment))
-                return new Tensor(segment.Array, Place.Array, (long)segment.Offset * size, memory.Length, known);
+                return new Tensor(segment.Array, Place.Array, (long)segment.Offset * size, memory.Length, known,
+                    readOnly);
             if (MemoryMarshal.TryGetMemoryManager(memory, out manager, out start, out length))
-                return new Tensor(manager, Place.Pinnable, (long)start * size, length, known);
+                return new Tensor(manager, Place.Pinnable, (long)start * size, length, known, readOnly);
             throw DtException.InvalidArgument("Tensor: a memory of " + typeof(T).Name +
                 " has neither an array nor a MemoryManager; give one that has");
         }

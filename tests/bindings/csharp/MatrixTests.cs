@@ -251,7 +251,7 @@ sealed class Call<T> where T : struct
         if (form == Form.Allocated) return memory.Slice(0, values.Length);
         if (form == Form.Address) return new Tensor(memory.Address, values.Length, memory.Dtype);
 #if DT_SPAN
-        if (form == Form.Memory) return Tensor.Of(new ReadOnlyMemory<T>(values), dtype);
+        if (form == Form.Memory) return Tensor.Of(new Memory<T>(values), dtype);
 #endif
         return Tensor.Of(values, dtype);
     }

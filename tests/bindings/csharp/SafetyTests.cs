@@ -122,9 +122,47 @@ static class SafetyTests
             Suite.Throws<DtInvalidArgumentException>(
                 () => world.AllReduceAsync(new ReadOnlyMemory<float>(four), new Memory<float>(eight)), "4", "8");
 #endif
+#if DT_SPAN
+            ReadOnlyResults(world, each.rank);
+#endif
             world.Barrier();  // nothing of all this broke it
         });
     }
+
+#if DT_SPAN
+    static void ReadOnlyResults(Comm world, int rank)
+    {
+        float[] four = new float[4], eight = new float[8], kept = { 1, 2, 3, 4 };
+        Tensor read = Tensor.Of(new ReadOnlyMemory<float>(kept)), part = read.Slice(0, 4);
+        double[] double4 = new double[4];
+        Tensor readDoubles = new ReadOnlyMemory<double>(double4);
+        foreach (Action call in new Action[]
+        {
+            () => world.AllReduce(part), () => world.AllReduce(four, part), () => world.AllReduceAsync(four, part),
+            () => world.AllGather(new float[2], part), () => world.ReduceScatter(eight, part),
+            () => world.AllToAll(four, part), () => world.Recv(part, 1 - rank), () => world.Scatter(eight, part, 0),
+            () => world.Broadcast(part, 1 - rank), () => world.Reduce(four, part, rank),
+            () => world.Gather(new float[2], part, rank),
+            () => world.BatchMoments(four, 4, readDoubles, new double[4], new long[1]),
+            () => world.BatchGradientSums(four, four, double4, double4, new double[4], readDoubles),
+            () => new Outer(world, new[] { new OuterParam(read) }, new OuterOptions()),
+            () => new Reducer(world, new[] { new Param(4) }, new ReducerOptions { Gradients = new[] { read } })
+        })
+        {
+            Suite.Throws<DtInvalidArgumentException>(call, "is a ReadOnlyMemory");
+        }
+        using (Reducer reducer = new Reducer(world, new[] { new Param(4) }, new ReducerOptions { FindUnused = true }))
+        {
+            Suite.Throws<DtInvalidArgumentException>(() => reducer.Ready(0, read), "Ready: gradient is a ReadOnlyMemory");
+            Suite.Throws<DtInvalidArgumentException>(() => reducer.Unused(0, read), "Unused: gradient");
+        }
+        Tensor written = Tensor.Of(new Memory<float>(four));
+        world.Broadcast(rank == 0 ? read : written, 0);  // only read there
+        world.Reduce(read, rank == 0 ? written : read, 0);
+        Suite.Equal(rank == 0 ? 8f : 4f, four[3], "what was received");
+        Suite.Equal(4f, kept[3], "what was only read");
+    }
+#endif
 
     static void AfterFinalize()
     {
