@@ -90,6 +90,16 @@ class Unpacker {
     memcpy(&value, take(sizeof value), sizeof value);
     return value;
   }
+  /** The same where dt takes 32 bits; `what`: as messages call the argument. */
+  template <class T = int32_t>
+  T number32(const char* what) {
+    const int64_t value = number();
+    if (value < INT32_MIN || value > INT32_MAX) {
+      detail::refuse(std::string(what) + " is " + std::to_string(value) +
+                     ", which does not fit in 32 bits; give a smaller number");
+    }
+    return static_cast<T>(value);
+  }
   /** None where it is absent. */
   std::optional<std::string> optional_item() {
     const int64_t bytes = number();
@@ -238,7 +248,7 @@ inline int64_t job_world(int64_t job) {
 inline int64_t comm_create(int64_t job, const char* DATA, int64_t BYTES, const char* MESSAGE) {
   std::vector<int32_t> ranks;
   for (Unpacker packed(DATA, BYTES); packed.more();) {
-    ranks.push_back(static_cast<int32_t>(packed.number()));
+    ranks.push_back(packed.number32("ranks"));
   }
   return made<dt_comm>([&](dt_comm** out) {
     return dt_comm_create(handle<dt_job>(job), ranks.data(), detail::count32(ranks.size()), MESSAGE,
@@ -426,19 +436,19 @@ class Model {
  public:
   explicit Model(Unpacker& packed) {
     dt_reducer_options_init(&options_);
-    options_.sum = static_cast<int32_t>(packed.number());
-    options_.keep_plan = static_cast<int32_t>(packed.number());
-    options_.find_unused = static_cast<int32_t>(packed.number());
+    options_.sum = packed.number32("sum");
+    options_.keep_plan = packed.number32("keep_plan");
+    options_.find_unused = packed.number32("find_unused");
     options_.bucket_cap_bytes = packed.number();
     options_.first_bucket_bytes = packed.number();
-    options_.divide_by_users = static_cast<int32_t>(packed.number());
-    options_.wire = static_cast<dt_wire>(packed.number());
+    options_.divide_by_users = packed.number32("divide_by_users");
+    options_.wire = packed.number32<dt_wire>("wire");
     const int64_t predivide = packed.number();
     memcpy(&options_.predivide, &predivide, sizeof predivide);
-    options_.static_graph = static_cast<int32_t>(packed.number());
-    options_.tune_steps = static_cast<int32_t>(packed.number());
+    options_.static_graph = packed.number32("static_graph");
+    options_.tune_steps = packed.number32("tune_steps");
     order_.resize(static_cast<std::size_t>(packed.number()));
-    for (int32_t& index : order_) index = static_cast<int32_t>(packed.number());
+    for (int32_t& index : order_) index = packed.number32("order");
     row_elements_.resize(static_cast<std::size_t>(packed.number()));
     for (int64_t& elements : row_elements_) elements = packed.number();
     grads_.resize(static_cast<std::size_t>(packed.number()));
@@ -446,9 +456,9 @@ class Model {
     while (packed.more()) {
       dt_param param = {};
       param.count = packed.number();
-      param.dtype = static_cast<dt_dtype>(packed.number());
-      param.uses = static_cast<int32_t>(packed.number());
-      dims_.push_back(static_cast<int32_t>(packed.number()));
+      param.dtype = packed.number32<dt_dtype>("dtype");
+      param.uses = packed.number32("uses");
+      dims_.push_back(packed.number32("shape"));
       for (int32_t i = 0; i < dims_.back(); ++i) shapes_.push_back(packed.number());
       params_.push_back(param);
       names_.push_back(packed.item());
@@ -561,14 +571,14 @@ inline void reducer_power_sgd(int64_t reducer, const char* DATA, int64_t BYTES) 
   Unpacker packed(DATA, BYTES);
   dt_power_sgd_options options;
   dt_power_sgd_options_init(&options);
-  options.rank = static_cast<int32_t>(packed.number());
+  options.rank = packed.number32("rank");
   options.start_step = packed.number();
   const int64_t min_compression = packed.number();
   memcpy(&options.min_compression, &min_compression, sizeof min_compression);
-  options.no_error_feedback = static_cast<int32_t>(packed.number());
-  options.cold_start = static_cast<int32_t>(packed.number());
+  options.no_error_feedback = packed.number32("no_error_feedback");
+  options.cold_start = packed.number32("cold_start");
   options.seed = static_cast<uint64_t>(packed.number());
-  options.wire = static_cast<dt_wire>(packed.number());
+  options.wire = packed.number32<dt_wire>("wire");
   std::vector<int64_t> rows;
   while (packed.more()) rows.push_back(packed.number());
   detail::check(dt_reducer_power_sgd(handle<dt_reducer>(reducer), rows.data(), &options));
@@ -660,13 +670,13 @@ inline int64_t shard_create(int64_t comm, const char* DATA, int64_t BYTES, const
   Unpacker packed(DATA, BYTES);
   dt_shard_options options;
   dt_shard_options_init(&options);
-  options.stage = static_cast<int32_t>(packed.number());
-  options.prefetch = static_cast<int32_t>(packed.number());
-  options.shard_ranks = static_cast<int32_t>(packed.number());
+  options.stage = packed.number32("stage");
+  options.prefetch = packed.number32("prefetch");
+  options.shard_ranks = packed.number32("shard_ranks");
   std::vector<int64_t> granules(static_cast<std::size_t>(packed.number()));
   for (int64_t& granule : granules) granule = packed.number();
   std::vector<int32_t> units(static_cast<std::size_t>(packed.number()));
-  for (int32_t& unit : units) unit = static_cast<int32_t>(packed.number());
+  for (int32_t& unit : units) unit = packed.number32("units");
   const Model model(packed);
   const auto count = static_cast<std::size_t>(model.count());
   if (!granules.empty() && granules.size() != count) granules.assign(count, -1);  // refused
@@ -765,7 +775,7 @@ inline int64_t optimizer_adamw(int64_t shard, const char* DATA, int64_t BYTES) {
   options.beta2 = real(packed);
   options.epsilon = real(packed);
   options.weight_decay = real(packed);
-  options.skip_non_finite = static_cast<int32_t>(packed.number());
+  options.skip_non_finite = packed.number32("skip_non_finite");
   const std::vector<double> decays = reals(packed);
   options.weight_decays = decays.empty() ? nullptr : decays.data();
   return made<dt_optimizer>([&](dt_optimizer** out) {
@@ -781,8 +791,8 @@ inline int64_t optimizer_sgd(int64_t shard, const char* DATA, int64_t BYTES) {
   options.momentum = real(packed);
   options.dampening = real(packed);
   options.weight_decay = real(packed);
-  options.nesterov = static_cast<int32_t>(packed.number());
-  options.skip_non_finite = static_cast<int32_t>(packed.number());
+  options.nesterov = packed.number32("nesterov");
+  options.skip_non_finite = packed.number32("skip_non_finite");
   const std::vector<double> decays = reals(packed);
   options.weight_decays = decays.empty() ? nullptr : decays.data();
   return made<dt_optimizer>(
@@ -809,10 +819,10 @@ inline int64_t outer_create(int64_t comm, const char* DATA, int64_t BYTES) {
   dt_outer_options options;
   dt_outer_options_init(&options);
   options.sync_every = packed.number();
-  options.fragments = static_cast<int32_t>(packed.number());
+  options.fragments = packed.number32("fragments");
   options.delay = packed.number();
-  options.nesterov = static_cast<int32_t>(packed.number());
-  options.format = static_cast<dt_outer_format>(packed.number());
+  options.nesterov = packed.number32("nesterov");
+  options.format = packed.number32<dt_outer_format>("format");
   options.alpha = real(packed);
   options.rate = real(packed);
   options.momentum = real(packed);
@@ -823,7 +833,7 @@ inline int64_t outer_create(int64_t comm, const char* DATA, int64_t BYTES) {
     dt_outer_param param = {};
     param.data = memory(packed.number());
     param.count = packed.number();
-    param.dtype = static_cast<dt_dtype>(packed.number());
+    param.dtype = packed.number32<dt_dtype>("dtype");
     params.push_back(param);
     names.push_back(packed.item());
   }

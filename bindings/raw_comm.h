@@ -240,7 +240,7 @@ inline int64_t named_create(int64_t comm, const char* DATA, int64_t BYTES) {
   dt_named_options options;
   dt_named_options_init(&options);
   options.fuse_bytes = packed.number();
-  options.cache = static_cast<int32_t>(packed.number());
+  options.cache = packed.number32("cache");
   options.stall_ms = packed.number();
   options.cycle_us = packed.number();
   return made<dt_named>(
@@ -252,12 +252,12 @@ inline Bytes named_submit_group(int64_t named, const char* DATA, int64_t BYTES) 
   std::vector<dt_collective> all;
   std::vector<std::string> names;
   for (Unpacker packed(DATA, BYTES); packed.more();) {
-    int64_t fields[10];
+    const auto kind = packed.number32("kind"), dtype = packed.number32("dtype");
+    const auto op = packed.number32("op"), peer = packed.number32("peer");
+    int64_t fields[6];
     for (int64_t& field : fields) field = packed.number();
-    all.push_back(collective(static_cast<int32_t>(fields[0]), static_cast<int32_t>(fields[1]),
-                             static_cast<int32_t>(fields[2]), static_cast<int32_t>(fields[3]),
-                             fields[4], fields[5], fields[6], 0, fields[7], nullptr, fields[8],
-                             fields[9]));
+    all.push_back(collective(kind, dtype, op, peer, fields[0], fields[1], fields[2], 0, fields[3],
+                             nullptr, fields[4], fields[5]));
     names.push_back(packed.item());
   }
   std::vector<const dt_collective*> pointers;

@@ -77,9 +77,9 @@ inline int32_t ps_variable(int64_t ps, const std::string& name, int64_t rows, in
   spec.name = name.c_str();
   spec.rows = rows;
   spec.columns = columns;
-  spec.optimizer = static_cast<dt_ps_optimizer>(packed.number());
-  spec.nesterov = static_cast<int32_t>(packed.number());
-  spec.initial = static_cast<dt_ps_initial>(packed.number());
+  spec.optimizer = packed.number32<dt_ps_optimizer>("optimizer");
+  spec.nesterov = packed.number32("nesterov");
+  spec.initial = packed.number32<dt_ps_initial>("initial");
   spec.seed = static_cast<uint64_t>(packed.number());
   spec.rate = real(packed);
   spec.momentum = real(packed);

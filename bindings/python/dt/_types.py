@@ -216,6 +216,8 @@ def pack(items: Iterable[Union[str, bytes, int, None]]) -> bytes:
         if item is None:
             packed += struct.pack("q", -1)
         elif isinstance(item, int):
+            if not -1 << 63 <= item < 1 << 63:
+                raise invalid(f"the argument {item} does not fit in 64 bits; give a smaller number")
             packed += struct.pack("q", item)
         else:
             data = item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item

@@ -55,6 +55,29 @@ class Options(unittest.TestCase):
                         call(getattr(comm, name + "_async"), **options).wait()
         run_ranks(2, body)
 
+    def test_numbers_that_dt_has_no_room_for(self):
+        large = (1 << 32) + 1  # 1, cut to 32 bits
+        with dt.Job() as job, job.world() as comm:
+            one = [dt.Param(1)]
+            for name, call in {
+                    "ranks": lambda: job.create_comm([large - 1]),
+                    "tune_steps": lambda: dt.Reducer(comm, one, dt.ReducerOptions(tune_steps=large)),
+                    "order": lambda: dt.Reducer(comm, one, dt.ReducerOptions(order=[large - 1])),
+                    "uses": lambda: dt.Reducer(comm, [dt.Param(1, uses=large)]),
+                    "rank": lambda: dt.Reducer(comm, one).power_sgd([0], rank=large),
+                    "stage": lambda: dt.Shard(comm, one, dt.ShardOptions(stage=large)),
+                    "units": lambda: dt.Shard(comm, one, dt.ShardOptions(units=[large - 1])),
+                    "fragments": lambda: dt.Outer(comm, [floats(1)], dt.OuterOptions(fragments=large)),
+                    "cache": lambda: dt.Named(comm, dt.NamedOptions(cache=large))}.items():
+                with self.subTest(name):
+                    with self.assertRaisesRegex(dt.InvalidArgumentError, rf"^{name} is 429496729\d, .* 32 bits"):
+                        call()
+            with dt.Named(comm) as named, self.assertRaisesRegex(dt.InvalidArgumentError, "^peer is 4294967297"):
+                with named.group() as group:
+                    group.under("a").broadcast_async(floats(1), large)
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "64 bits"):
+                dt.Reducer(comm, one, dt.ReducerOptions(bucket_cap_bytes=1 << 64))
+
     def test_the_name_is_in_messages(self):
         def body(_, comm):
             with self.assertRaisesRegex(dt.MismatchError, "loss"):
