@@ -8,7 +8,7 @@ from typing import Any, Callable, List, Optional, Tuple, Union
 
 from . import _raw
 from ._combine import Combination, Combine
-from ._errors import Error, invalid, invalid_state
+from ._errors import AbortedError, Error, invalid, invalid_state
 from ._types import Array, ReduceOp, Stream, milliseconds, stream_number
 from ._work import Work
 
@@ -135,6 +135,8 @@ def _limit(kind: Kind, timeout: float) -> int:
 
 def _named(error: Error, kind: Kind) -> Error:
     """What dt says of the call, with the names of the operation and its arguments."""
+    if isinstance(error, AbortedError):
+        return error  # what a rank said when it aborted is its own
     text = str(error).replace("Comm.size", kind.operation)
     if kind is not ALLTOALLV:
         text = _TABLES.sub("", text)

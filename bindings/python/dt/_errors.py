@@ -142,7 +142,8 @@ _CLASSES: Dict[int, Type[Error]] = {
 def make(status: int, rank: int, host: str, pid: int, operation: str, sequence: int,
          message: str) -> Error:
     """The exception of a failed call; _raw raises what this gives."""
-    error = _CLASSES.get(status, Error)(pythonic(message))
+    # What a rank said when it aborted is its own.
+    error = _CLASSES.get(status, Error)(message if status == Status.ABORTED else pythonic(message))
     try:
         error.status = Status(status)
     except ValueError:

@@ -138,6 +138,16 @@ class Errors(unittest.TestCase):
             with self.assertRaises(TypeError):
                 job.world().alloc(1.5)
 
+    def test_the_text_of_an_abort_stays_as_it_is(self):
+        said = "dt_comm_split: job is NULL, options->x, send_counts %s %d {0} Comm.size " + 1000 * "long "
+        with dt.Job() as job, job.world() as comm:
+            job.abort(said)
+            for call in (lambda: comm.barrier(name="a"), lambda: comm.barrier_async(), comm.check):
+                with self.assertRaises(dt.AbortedError) as raised:
+                    call()
+                self.assertIn(said, str(raised.exception))
+            job.close()
+
     def test_text_is_utf8_both_ways(self):
         config = dt.Config()
         for text in ("grün", "日本語", "\U0001f680 rocket"):
