@@ -405,7 +405,8 @@ namespace Dt
         /// wanted only for the bits of 16-bit floats in a ushort or a short.</summary>
         public long[] Rows<T>(int index, out T[] values, Dtype? dtype = null) where T : struct
         {
-            CheckFits("Rows", "values", parameters, index, Elements.Of<T>(dtype), parameters[index].Count);
+            if (index >= 0 && index < parameters.Length)
+                CheckFits("Rows", "values", parameters, index, Elements.Of<T>(dtype), parameters[index].Count);
             long bytes = RowWidth(index) == 0 ? 0 : RowWidth(index) * Elements.Size(parameters[index].Dtype);
             Unpacker packed = new Unpacker(Raw.Native.reducer_rows(this, index, bytes));
             long[] rows = new long[packed.Number()];

@@ -149,6 +149,8 @@ class Reducer:
     finish() runs the others do.
     """
 
+    _row_elements: Sequence[int] = ()  # that of a shard has none
+
     def __init__(self, comm: Comm, params: Sequence[Param],
                  options: Optional[ReducerOptions] = None) -> None:
         params = list(params)
@@ -225,10 +227,11 @@ class Reducer:
     def rows(self, index: int) -> "Tuple[memoryview[int], memoryview[float]]":
         """The rows that any rank gave in the last step, ascending, and the mean of each, of rows and columns;
         16-bit floats as "H"."""
-        kind = Dtype(self._params[index].dtype)
-        width = self._row_elements[index] if index < len(self._row_elements) else 0
+        width = self._row_elements[index] if 0 <= index < len(self._row_elements) else 0
+        row_bytes = width * Dtype(self._params[index].dtype).itemsize if width > 0 else 0  # 0: dt refuses it
         with self._lock:
-            packed = memoryview(_raw.reducer_rows(self._handle, index, width * kind.itemsize))
+            packed = memoryview(_raw.reducer_rows(self._handle, index, row_bytes))
+        kind = Dtype(self._params[index].dtype)
         count = packed[:8].cast("q")[0]
         values: Any = packed[8 * count + 16:]  # an item is behind its size
         if count > 0:

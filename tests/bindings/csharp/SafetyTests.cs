@@ -115,6 +115,9 @@ static class SafetyTests
                 Suite.Throws<DtInvalidArgumentException>(() => reducer.Ready(1, eight));
                 Suite.Throws<DtInvalidArgumentException>(() => reducer.Gradient(-1));
                 Suite.Throws<DtInvalidArgumentException>(() => reducer.Bucket(1));
+                float[] rows;
+                Suite.Throws<DtInvalidArgumentException>(() => reducer.Rows(1, out rows));
+                Suite.Throws<DtInvalidArgumentException>(() => reducer.Rows(-1, out rows));
             }
 #if DT_SPAN
             Suite.Throws<DtInvalidArgumentException>(

@@ -355,8 +355,17 @@ class Reducers(unittest.TestCase):
                                     (([10], [1.0, 2.0]), "rows\\[0\\] is 10; parameter #0 \"table\" has rows 0 to 9")):
                     with self.assertRaisesRegex(dt.InvalidArgumentError, text):
                         reducer.ready_rows(0, wrong[0], array.array("f", wrong[1]))
+                for index in (-1, 2):
+                    with self.assertRaisesRegex(dt.InvalidArgumentError, f"index is {index}; the reducer has"):
+                        reducer.rows(index)
                 with self.assertRaisesRegex(dt.InvalidStateError, "comes as rows"):
                     reducer.ready(0, array.array("f", [0] * 20))
+            shard = dt.Shard(comm, [dt.Param(1)])
+            with self.assertRaises(dt.Error):
+                shard.reducer.rows(0)
+            with self.assertRaises(dt.Error):
+                shard.reducer.ready_rows(0, [0], array.array("f", [1]))
+            shard.close()
         run_ranks(2, body)
 
     def test_passes_and_parts_are_summed(self):
