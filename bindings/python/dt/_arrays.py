@@ -10,7 +10,7 @@ from . import _raw
 from ._combine import Combination, Combine
 from ._errors import AbortedError, Error, invalid, invalid_state
 from ._types import Array, ReduceOp, Stream, milliseconds, stream_number
-from ._work import Work
+from ._work import Work, _abandoned, sweep
 
 
 class Held:
@@ -231,6 +231,8 @@ class Arrays:
                            self._named)
         except Error as error:
             raise _named(error, kind)
+        if _abandoned:
+            sweep()
         if groups or _ended:
             own = self._own_groups()
             _hold(own, keep)  # if another thread has begun the group meanwhile

@@ -234,6 +234,17 @@ class Buffers(unittest.TestCase):
             self.until(lambda: alive() is None)
         run_ranks(2, body)
 
+    def test_plain_calls_let_go_of_what_is_done(self):
+        def body(_, comm):
+            values = ones()
+            gone = weakref.ref(values)
+            comm.allreduce_async(values)  # nobody keeps the work
+            del values
+            comm.barrier()  # done behind it
+            gc.collect()
+            self.assertIsNone(gone())
+        run_ranks(2, body)
+
     def until(self, condition):
         """Sweeps as later calls do; each test of a work lets other threads run."""
         for _ in range(10_000_000):
