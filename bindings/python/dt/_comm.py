@@ -172,7 +172,7 @@ class Comm(Blocks, Objects):
         plain forms return at once, and their results are there after the block; a work of the block may
         only be waited for after it."""
         held = Held(self._handle, self._on_gpu)
-        with self._grouped(held, _raw.group_end):
+        with self._grouped(held, lambda handle: self._wait(held, _raw.group_end, handle)):
             yield self
         held.combinations().check()
 

@@ -31,9 +31,11 @@ class Job:
     def __init__(self, config: Optional[Config] = None) -> None:
         settings = Config() if config is None else config
         self._on_gpu: bool = settings.get("backend.name") == "nccl"
-        number = _raw.job_init(_handle_of(settings))
-        self._owner: Optional[Handle] = Handle(number, _raw.job_destroy)
-        self._handle: int = number
+        given = _handle_of(settings)
+        # After Ctrl-C a job that begins all the same is given up at once.
+        owner = interruptible(settings, lambda: Handle(_raw.job_init(given), _raw.job_destroy))
+        self._owner: Optional[Handle] = owner
+        self._handle: int = owner.number
         self._store = Store(self)
 
     @property
@@ -116,7 +118,7 @@ class Job:
     def stop_requested(self) -> bool:
         """Whether to stop, in the same step on all ranks: a rank called request_stop(), or dt run was
         told to stop. All ranks call it in the same order as operations of world()."""
-        return bool(_raw.job_stop_requested(self._handle))
+        return bool(interruptible(None, _raw.job_stop_requested, self._handle))
 
     def finalize(self, timeout: Optional[float] = None) -> None:
         """Leaves the job together: returns when every rank has called it. After Ctrl-C it goes on

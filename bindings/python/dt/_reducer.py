@@ -8,13 +8,13 @@ import os
 import struct
 import threading
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from . import _raw
 from ._comm import Comm
 from ._errors import Error, invalid, invalid_state
 from ._hook import Hook, HookCalls
-from ._interruptible import interruptible
+from ._interruptible import Result, interruptible
 from ._memory import Gradient
 from ._types import Array, Dtype, DtypeLike, Handle, Rows, Stream, Unpacker, pack, stream_number
 
@@ -156,15 +156,19 @@ class Reducer:
         params = list(params)
         self._row_elements = [] if options is None else list(map(int, options.row_elements))
         places, kept = places_of([] if options is None else options.grads, params, comm._on_gpu)
-        self._own(comm, params, _raw.reducer_create(
-            comm._handle, pack(pack_model("Reducer", params, options, places))))
-        assert self._owner is not None
-        self._owner.keeps = kept
+        packed = pack(pack_model("Reducer", params, options, places))
 
-    def _own(self, comm: Comm, params: List[Param], number: int) -> "Reducer":
+        def create() -> Handle:
+            owner = Handle(_raw.reducer_create(comm._handle, packed), _raw.reducer_destroy)
+            owner.keeps = kept
+            return owner
+
+        self._own(comm, params, comm._wait(kept, create))
+
+    def _own(self, comm: Comm, params: List[Param], owner: Handle) -> "Reducer":
         self._params = params
-        self._owner: Optional[Handle] = Handle(number, _raw.reducer_destroy)
-        self._handle: int = number
+        self._owner: Optional[Handle] = owner
+        self._handle: int = owner.number
         self._on_gpu: bool = comm._on_gpu
         self._waits: bool = comm._waits
         self._lock = threading.RLock()  # dt's reducer may be used by one thread at a time
@@ -282,8 +286,15 @@ class Reducer:
     def load(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """Reads what save() wrote on this rank, before the first step. The same bits as without the break need
         the same plan as well: ReducerOptions(order=...). Collective."""
+        self._wait(self._load, os.fspath(path))
+
+    def _load(self, path: str) -> None:
         with self._lock:
-            _raw.reducer_load(self._handle, os.fspath(path))
+            _raw.reducer_load(self._handle, path)
+
+    def _wait(self, function: Callable[..., Result], *args: Any) -> Result:
+        """function(*args), which waits for the other ranks and takes the lock itself."""
+        return interruptible(None, function, *args) if self._waits else function(*args)
 
     def _hooked(self, call: Any, *args: Any) -> None:
         owner = self._owner  # keeps ReducerOptions.grads, also beside a close()
@@ -378,10 +389,7 @@ class Reducer:
         MismatchError on all ranks when what watch() was told of differs between them; the gradients
         are reduced then. After Ctrl-C the step goes on, and other methods wait for its end.
         """
-        if self._waits:
-            interruptible(None, self._finish, stream)
-        else:
-            self._finish(stream)
+        self._wait(self._finish, stream)
 
     def _finish(self, stream: Stream) -> None:
         with self._lock:
@@ -424,6 +432,9 @@ class Reducer:
 
         The memory moves, so no array may be made over it: else it is an InvalidStateError.
         """
+        return self._wait(self._rebuild)
+
+    def _rebuild(self) -> bool:
         with self._lock:
             # Meanwhile nobody can make an array over them.
             taken = [(each, each._take()) for each in (known() for known in self._gradients.values())

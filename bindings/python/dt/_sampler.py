@@ -66,6 +66,9 @@ class Sampler:
     def check(self, comm: Comm) -> None:
         """Raises MismatchError on all ranks of `comm` unless their samplers belong together: the same
         data set, seed, order, epoch and place in it, another part for each. Collective."""
+        comm._wait(None, self._check, comm)
+
+    def _check(self, comm: Comm) -> None:
         with self._lock:
             _raw.sampler_check(self._handle, comm._handle)
 

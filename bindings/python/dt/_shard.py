@@ -9,7 +9,6 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, U
 from . import _raw
 from ._comm import Comm
 from ._errors import invalid, invalid_state
-from ._interruptible import interruptible
 from ._memory import Gradient, Parameter
 from ._reducer import Param, Reducer, ReducerOptions, pack_model
 from ._types import Array, Dtype, Handle, Stream, Unpacker, pack, stream_number
@@ -67,15 +66,16 @@ class Shard:
             raise invalid("Shard: options.reducer.grads is set; a shard's gradients lie where reducer.grad() says")
         parts = [int(chosen.stage), int(chosen.prefetch), int(chosen.shard_ranks), len(chosen.granules),
                  *map(int, chosen.granules), len(chosen.units), *map(int, chosen.units)]
-        number = _raw.shard_create(comm._handle,
-                                   pack(parts + pack_model("Shard", self._params, chosen.reducer)),
-                                   None if chosen.offload is None else os.fspath(chosen.offload))
-        self._owner: Optional[Handle] = Handle(number, _raw.shard_destroy)
-        self._waits: bool = comm._waits
+        packed = pack(parts + pack_model("Shard", self._params, chosen.reducer))
+        offload = None if chosen.offload is None else os.fspath(chosen.offload)
+        owner = comm._wait(
+            None, lambda: Handle(_raw.shard_create(comm._handle, packed, offload), _raw.shard_destroy))
+        self._owner: Optional[Handle] = owner
         self._ranks: int = comm.size
         #: The reducer of its gradients. Arrays given to ready() stay as they are: results are in Piece.grad.
         #: From stage 1 on clip_norm() is collective; its norm has the same bits whatever the stage.
-        self.reducer: Reducer = Reducer.__new__(Reducer)._own(comm, self._params, _raw.shard_reducer(number))
+        self.reducer: Reducer = Reducer.__new__(Reducer)._own(
+            comm, self._params, Handle(_raw.shard_reducer(owner.number), _raw.reducer_destroy))
         self.reducer._keeps_places = chosen.stage < 2
         self._updates = 0  # how often units that were gathered became old
 
@@ -147,9 +147,12 @@ class Shard:
         stream: CUDA stream behind that of finish(), which will use `out`
         """
         address, keep = self._array(index, out, True, "full_grad")
+        self.reducer._wait(self._full_grad, index, address, keep, stream)
+
+    def _full_grad(self, index: int, address: int, keep: Any, stream: Stream) -> None:
         with self.reducer._lock:
             _raw.shard_full_grad(self._open().number, index, address, stream_number(stream))
-        del keep
+        del keep  # until here, also where nobody waits any more
 
     def updated(self, *, stream: Stream = 0) -> None:
         """Says that this rank has updated its pieces: begins to send them to all ranks. Collective.
@@ -158,6 +161,9 @@ class Shard:
 
         stream: CUDA stream that wrote them, and used the parameters as they were
         """
+        self.reducer._wait(self._updated, stream)
+
+    def _updated(self, stream: Stream) -> None:
         with self.reducer._lock:
             self._updates += 1
             _raw.shard_updated(self._open().number, stream_number(stream))
@@ -167,10 +173,7 @@ class Shard:
 
         stream: CUDA stream that will use them, and waits instead
         """
-        if self._waits:
-            interruptible(None, self._gather, unit, stream)
-        else:
-            self._gather(unit, stream)
+        self.reducer._wait(self._gather, unit, stream)
 
     def _gather(self, unit: int, stream: Stream) -> None:
         with self.reducer._lock:
@@ -201,10 +204,7 @@ class Shard:
 
     def _file(self, call: Callable[[int, int, str], None], path: Union[str, "os.PathLike[str]"],
               optimizer: Optional["Optimizer"]) -> None:
-        if self._waits:
-            interruptible(None, self._run_file, call, path, optimizer)
-        else:
-            self._run_file(call, path, optimizer)
+        self.reducer._wait(self._run_file, call, path, optimizer)
 
     def _run_file(self, call: Callable[[int, int, str], None], path: Union[str, "os.PathLike[str]"],
                   optimizer: Optional["Optimizer"]) -> None:
@@ -271,6 +271,9 @@ class Optimizer:
 
         stream: CUDA stream that updates them, behind that of finish()
         """
+        self._shard.reducer._wait(self._step, rate, stream)
+
+    def _step(self, rate: float, stream: Stream) -> None:
         with self._shard.reducer._lock:
             self._shard._updates += 1
             _raw.optimizer_step(self._open().number, float(rate), stream_number(stream))

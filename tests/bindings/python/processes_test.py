@@ -18,14 +18,17 @@ import array, atexit, gc, sys, threading
 sys.path.insert(0, sys.argv[1])
 import dt
 from ranks import rank_config
-job = dt.Job(rank_config(int(sys.argv[2]), 2, int(sys.argv[3])))
+config = rank_config(int(sys.argv[2]), 2, int(sys.argv[3]))
+"""
+JOIN = """
+job = dt.Job(config)
 comm = job.world()
 """
 
 
-def start_rank(rank, port, body):
+def start_rank(rank, port, body, join=JOIN):
     return subprocess.Popen(
-        [sys.executable, "-I", "-c", RANK + textwrap.dedent(body), os.path.dirname(__file__), str(rank),
+        [sys.executable, "-I", "-c", RANK + textwrap.dedent(join) + textwrap.dedent(body), os.path.dirname(__file__), str(rank),
          str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -223,14 +226,28 @@ class Processes(unittest.TestCase):
 
     def test_ctrl_c_ends_whatever_waits_and_it_goes_on(self):
         ranks = self.start("""
-            import os
+            import os, tempfile
             from dt import _interruptible
             values, reducer = array.array("f", [1] * 1000), dt.Reducer(comm, [dt.Param(8)])
-            reducer.ready(0)
+            spare = dt.Reducer(comm, [dt.Param(8)])
+            shard = dt.Shard(comm, [dt.Param(8)])
+            file = tempfile.NamedTemporaryFile()
+            spare.save(file.name)
+            for each in (reducer, shard.reducer):
+                each.ready(0)
+            shard.reducer.finish()
+
+            def group():
+                with comm.group():
+                    comm.allreduce(values)
+
             calls = [lambda: job.store.get("get"), lambda: job.store.wait(["wait"]),
                      lambda: job.store.barrier("all"), lambda: comm.split(0), lambda: job.create_comm([0, 1]),
                      lambda: comm.check_equal(values), lambda: job.agree(True), lambda: comm.batch_moments(values, 8),
-                     reducer.finish, job.finalize]
+                     group, job.stop_requested, lambda: dt.Reducer(comm, [dt.Param(8)]), lambda: spare.load(file.name),
+                     spare.rebuild, lambda: dt.Shard(comm, [dt.Param(8)]),
+                     lambda: shard.full_grad(0, array.array("f", [0] * 8)),
+                     lambda: dt.Sampler(16, 2, comm.rank).check(comm), reducer.finish, job.finalize]
             print("ready", flush=True)
             for call in calls:
                 if comm.rank == 1:
@@ -250,7 +267,7 @@ class Processes(unittest.TestCase):
             """)
         for rank in ranks:
             self.assertEqual(rank.stdout.readline(), "ready\n")
-        for _ in range(10):
+        for _ in range(18):
             self.assertEqual(ranks[0].stdout.readline(), "calls\n")
             wait_until_asleep(ranks[0])
             ranks[0].send_signal(signal.SIGINT)
@@ -260,6 +277,23 @@ class Processes(unittest.TestCase):
         for rank in ranks:
             out, error = rank.communicate(timeout=LIMIT_S)
             self.assertEqual((rank.returncode, out, error), (0, "1\n", ""))
+
+    def test_ctrl_c_ends_the_wait_for_ranks_that_do_not_come(self):
+        server = dt.StoreServer(dt.Config(settings={"job.id": "test", "job.world_size": 2}))
+        self.addCleanup(server.close)
+        rank = start_rank(0, server.port, """
+            try:
+                print("joins", flush=True)
+                dt.Job(config)
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+            """, join="")
+        self.addCleanup(end, rank)
+        self.assertEqual(rank.stdout.readline(), "joins\n")
+        wait_until_asleep(rank)
+        rank.send_signal(signal.SIGINT)
+        out, error = rank.communicate(timeout=LIMIT_S)
+        self.assertEqual((rank.returncode, out, error), (0, "interrupted\n", ""))
 
     def test_a_signal_handler_runs_in_a_plain_call(self):
         ranks = self.start("""
