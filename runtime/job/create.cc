@@ -11,24 +11,12 @@
 #include "base/number.h"
 #include "job/job.h"
 #include "job/outcome.h"
+#include "job/rank_list.h"
 
 namespace dt::job {
 namespace {
 
 constexpr char kCreate[] = "dt_comm_create";
-
-/// "0-3, 8": equal on all members, and no longer than it must be.
-std::string ranges(const std::vector<int32_t>& ranks) {
-  std::string text;
-  for (size_t begin = 0; begin < ranks.size();) {
-    size_t end = begin + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    text += format("%s%d", begin == 0 ? "" : ", ", ranks[begin]);
-    if (end - begin > 1) text += format("-%d", ranks[end - 1]);
-    begin = end;
-  }
-  return text;
-}
 
 /// Those of `ranks` that share the engine's memory, by their places there.
 std::vector<int32_t> places_in(const backend::HostEngine& engine,
@@ -64,7 +52,7 @@ Result<std::shared_ptr<comm::Communicator>> Job::create(const std::vector<int32_
   const auto client = control_->client();
   if (client == nullptr) return ended();
   const std::string what =
-      format("dt_comm_create \"%s\" of ranks %s", name.c_str(), ranges(ranks).c_str());
+      format("dt_comm_create \"%s\" of ranks %s", name.c_str(), rank_list(ranks).c_str());
   std::unique_lock lock(making_, std::try_to_lock);
   if (!lock.owns_lock()) {
     return Status(Code::kInvalidState,
