@@ -40,12 +40,24 @@ const char* handle_kind_name(HandleKind kind) {
 
 /// Held for a few instructions, never while calling out; yields because its holder may have lost
 /// the processor.
+///
+/// A fork copies the locks that other threads of the parent hold, and in the child nobody releases
+/// those. So a lock says in which process its holder is, and a child takes over what is left of the
+/// parent. What it finds may be half written, but for the slot's fork generation, written when the
+/// handle was made; so the child answers by that and does not touch the object.
 class HandleTable::SlotLock {
  public:
   explicit SlotLock(Slot& slot) : slot_(slot) {
-    while (slot_.locked.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
+    const uint32_t mine = fork_generation() + 1;
+    uint32_t holder = 0;  // nobody; or of the parent, which the next round replaces
+    while (!slot_.holder.compare_exchange_weak(holder, mine, std::memory_order_acquire,
+                                               std::memory_order_relaxed)) {
+      if (holder != mine) continue;
+      std::this_thread::yield();
+      holder = 0;
+    }
   }
-  ~SlotLock() { slot_.locked.store(false, std::memory_order_release); }
+  ~SlotLock() { slot_.holder.store(0, std::memory_order_release); }
   SlotLock(const SlotLock&) = delete;
   SlotLock& operator=(const SlotLock&) = delete;
 
@@ -162,8 +174,12 @@ std::shared_ptr<void> HandleTable::close(const void* handle, HandleKind kind) {
       return nullptr;
     }
     if (slot->fork_generation != fork_generation()) {
-      // In a forked child the object's threads do not exist; its destructor must not run.
-      new std::shared_ptr<void>(slot->object);
+      // In a forked child the object's threads do not exist; its destructor must not run. The slot
+      // is not used again: a thread of the parent may have held the list of free ones.
+      new std::shared_ptr<void>(std::move(slot->object));
+      slot->open_job.store(0, std::memory_order_release);
+      ++slot->generation;
+      return nullptr;
     }
     object = std::move(slot->object);
     slot->object = nullptr;

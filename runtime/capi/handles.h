@@ -65,11 +65,11 @@ class HandleTable {
   static constexpr uint32_t kChunks = 16384;
 
   struct Slot {
-    std::atomic<bool> locked{false};
-    HandleKind kind{};                  // under locked
-    uint32_t generation = 1;            // under locked
-    uint32_t fork_generation = 0;       // under locked: where the object's threads live
-    std::shared_ptr<void> object;       // under locked; null while free
+    std::atomic<uint32_t> holder{0};    // the lock: 0 free, else 1 + its holder's fork_generation()
+    HandleKind kind{};                  // under the lock
+    uint32_t generation = 1;            // under the lock
+    uint32_t fork_generation = 0;       // under the lock: where the object's threads live
+    std::shared_ptr<void> object;       // under the lock; null while free
     std::atomic<uint64_t> open_job{0};  // the handle of a job while it is open, else 0
     std::atomic<uint64_t> stop_job{0};  // the handle that was asked to stop
   };

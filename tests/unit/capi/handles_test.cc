@@ -7,6 +7,8 @@
 
 #include <thread>
 
+#include "../../sanitizers.h"
+
 using dt::capi::HandleKind;
 using dt::capi::HandleTable;
 
@@ -74,6 +76,38 @@ TEST_CASE("HandleTable: a forked child is refused and does not destroy the objec
   CHECK(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == 0);
   CHECK(table.find(handle, HandleKind::kJob).ok());
+}
+
+TEST_CASE("HandleTable: a child that was forked while threads look handles up is refused, too") {
+  constexpr unsigned kChildSeconds = 30;
+  HandleTable table;
+  void* const looked_up = table.open(HandleKind::kJob, std::make_shared<int>(1)).value();
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      while (!stop.load()) {
+        (void)table.find(looked_up, HandleKind::kJob);
+        void* const own = table.open(HandleKind::kWork, std::make_shared<int>(2)).value();
+        table.close(own, HandleKind::kWork);
+      }
+    });
+  }
+  int failed = 0;
+  for (int i = 0; i < (dt::test::kThreadSanitizer ? 20 : 200) && failed == 0; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(kChildSeconds);  // ends a child that waits for a thread of the parent
+      const dt::Code code = table.find(looked_up, HandleKind::kJob).status().code();
+      table.close(looked_up, HandleKind::kJob);
+      _exit(code == dt::Code::kInvalidState ? 0 : 1);
+    }
+    int status = 0;
+    if (waitpid(child, &status, 0) != child || status != 0) ++failed;
+  }
+  stop.store(true);
+  for (std::thread& thread : threads) thread.join();
+  CHECK(failed == 0);
 }
 
 TEST_CASE("HandleTable: look-ups that race with a close find the object or nothing") {
