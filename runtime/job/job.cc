@@ -149,6 +149,14 @@ void Job::tell_start() const {
 }
 
 Status Job::start_alone(const Config& config) {
+  if (place_.launcher == "dt run" && place_.store_served) {
+    const auto credentials = launch::find_credentials(config, process_environment(), false);
+    if (credentials.ok()) {
+      credentials_ = credentials.value();
+      launcher_store_ = client_options();
+      launcher_store_->rank = -1;
+    }
+  }
   place_.local_rank = place_.node_rank = 0;
   place_.local_size = place_.node_count = 1;
   place_.master_addr.clear();
@@ -667,6 +675,7 @@ Status Job::finalize(int64_t timeout_ms) {
     failed()->fire(ended());
     join_threads(deadline);
     end_metrics();
+    (void)stop_news_.with([](StopNews& news) { return std::exchange(news, {}); });
     return final_status_;
   }
   const bool failed = !final_status_.ok();

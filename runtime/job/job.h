@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -128,6 +129,7 @@ class Job {
 
   Status begin(const Config& config);
   Status start_alone(const Config& config);
+  std::shared_ptr<store::Client> connect_to_launcher(const Wait& wait);
   /// Over the GPUs of the ranks of `on_host`, where the config asks for that.
   Result<std::shared_ptr<backend::Backend>> on_devices(const Config& config,
                                                        std::shared_ptr<backend::Backend> on_host,
@@ -280,6 +282,12 @@ class Job {
     std::vector<int32_t> ranks;
   };
 
+  /// Where a job of one rank hears that dt run wants it to stop.
+  struct StopNews {
+    std::unique_ptr<net::Loop> loop;
+    std::shared_ptr<store::Client> client;
+  };
+
   /// A call that was refused, until the rank begins or ends another operation.
   struct Refusal {
     std::string why;     ///< empty: none
@@ -291,6 +299,8 @@ class Job {
   std::unique_ptr<LocalStore> local_store_;  // world size 1
   std::unique_ptr<net::Loop> loop_;          // else, like the rest; or beside a store of PyTorch
   TorchMeeting torch_;
+  std::optional<store::ClientOptions> launcher_store_;  // of a job of one rank under dt run
+  Guarded<StopNews> stop_news_;  // of that, once it has asked whether to stop
   std::unique_ptr<store::Server> server_;
   Guarded<LocalPeers> local_;
   bool by_caller_ = false;  ///< host.progress = caller

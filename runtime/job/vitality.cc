@@ -101,10 +101,30 @@ Result<int32_t> Job::vote(int32_t mine, ReduceOp op, const char* name) {
 bool Job::told_to_stop() {
   if (!heeds_stop_.exchange(true)) {
     // Best effort: else a stop comes as a signal.
-    const Wait wait{Deadline::after_ms(kHeedMs), nullptr};
-    if (const auto client = control_->client()) (void)client->heed_stop(wait);
+    const Wait wait{Deadline::after_ms(kHeedMs), failed()};
+    const auto client = local_store_ == nullptr ? control_->client() : connect_to_launcher(wait);
+    if (client != nullptr) (void)client->heed_stop(wait);
   }
   return stop_.load(std::memory_order_acquire);
+}
+
+/// For a job of one rank, whose store is its own: only to hear there when to stop. It joins
+/// nothing, so its end is no death. Null: dt run did not start this rank, or it cannot be reached.
+std::shared_ptr<store::Client> Job::connect_to_launcher(const Wait& wait) {
+  if (!launcher_store_.has_value() || !board_->concerning({}).ok()) return nullptr;
+  auto loop = net::Loop::start();
+  if (!loop.ok()) return nullptr;
+  StopNews news;
+  news.loop = std::move(loop).value();
+  auto client = store::Client::connect(news.loop.get(), *launcher_store_, wait);
+  if (!client.ok()) return nullptr;
+  news.client = std::move(client).value();
+  store::Client::Observers observers;
+  observers.stop = [this] { stop_.store(true, std::memory_order_release); };
+  news.client->observe(std::move(observers));
+  const std::shared_ptr<store::Client> connected = news.client;
+  stop_news_.with([&](StopNews& mine) { mine = std::move(news); });
+  return connected;
 }
 
 Status Job::busy(const std::string& what, int64_t max_ms) {

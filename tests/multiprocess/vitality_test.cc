@@ -138,6 +138,18 @@ TEST_CASE("a stall report says that a missing rank's call was refused, and why")
                  "; a call of it was refused: dt_allreduce: count is -1; it must be >= 0") == 1);
 }
 
+TEST_CASE("a job of one rank heeds the SIGTERM of dt run, too") {
+  for (const char* relay : {"false", "true"}) {
+    CAPTURE(relay);
+    Process run(dt_run({"-n", "1"}, {"stop"}), with({std::string("DT_STORE_RELAY=") + relay}));
+    REQUIRE(run.wait_for_output("asked 0"));
+    run.send(SIGTERM);
+    CHECK(run.wait() == 0);
+    INFO(run.err);
+    CHECK(stops(run.out).size() == 1);
+  }
+}
+
 TEST_CASE("SIGTERM to dt run reaches ranks that heed it as an agreed stop") {
   Process run(dt_run({"-n", "3"}, {"stop"}));
   REQUIRE(run.wait_for_output("asked ", 3));
