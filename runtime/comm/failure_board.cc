@@ -117,6 +117,14 @@ bool FailureBoard::forgiven(int32_t world_rank) const {
   return state_.with([&](const State& state) { return state.forgiven.count(world_rank) != 0; });
 }
 
+int64_t FailureBoard::gone() const {
+  return state_.with([](const State& state) {
+    std::set<int32_t> all = state.forgiven;
+    all.insert(state.left.begin(), state.left.end());
+    return static_cast<int64_t>(all.size());
+  });
+}
+
 Status FailureBoard::concerning(const std::vector<int32_t>& world_ranks) const {
   return state_.with([&](const State& state) -> Status {
     if (!state.job.ok()) return state.job;

@@ -40,6 +40,8 @@ class FailureBoard {
   /// Survivors go on without these ranks: first() forgets what became of them.
   void forgive(const std::vector<int32_t>& world_ranks);
   bool forgiven(int32_t world_rank) const;
+  /// How many ranks begin nothing any more: they have left, or survivors go on without them.
+  int64_t gone() const;
   /// What ended the job, or one of these ranks; ok where nothing did.
   Status concerning(const std::vector<int32_t>& world_ranks) const;
 

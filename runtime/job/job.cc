@@ -19,7 +19,7 @@ constexpr int64_t kFinishMs = 1;         // between two looks whether operations
 constexpr int64_t kCountMs = 500;        // between two looks who else waits for that
 constexpr int64_t kJoinMs = 1000;        // threads get so long to end, at least
 constexpr int64_t kStandstillMs = 5000;  // of operations that nobody adds to any more
-constexpr const char* kFinishingKey = "dt.finishing";
+constexpr const char* kFinishingKey = "dt.finishing/";  // and the name of the world
 constexpr int64_t kFarewellMs = 1000;  // a failed rank 0 keeps serving the bad news this long
 constexpr const char* kWorldName = "world";
 // The I/O thread hears of a failure and tells nobody before the trace is written, or this is over:
@@ -596,8 +596,10 @@ Status Job::undrained() const {
 
 /// What this rank has begun ends before it leaves, because others may need its part of it. An
 /// operation may wait for one that its peer never makes, as a receive without a send. So ranks that
-/// wait here for long count themselves at the store: once all that have not left are counted, none
-/// of them begins anything more, and what does not move any more is given up.
+/// wait here for long count themselves at the store: once all that have not left, and were not lost
+/// before a shrink, are counted, none of them begins anything more, and what does not move any more
+/// is given up. The ranks of each shrunk world have a count of their own, because a rank that was
+/// lost may have counted itself before.
 Status Job::finish_operations(const std::vector<std::shared_ptr<comm::Communicator>>& communicators,
                               const Wait& wait) {
   // What stands in an open group was never begun.
@@ -613,10 +615,10 @@ Status Job::finish_operations(const std::vector<std::shared_ptr<comm::Communicat
     for (const auto& each : communicators) all += each->backend().pulse().stamp;
     return all;
   };
+  const std::string key = std::string(kFinishingKey) + present_world()->name();
   const auto count = [&](int64_t change) {
     return control_->client()->add(
-        kFinishingKey, change,
-        Wait{wait.deadline.earlier(Deadline::after_ms(kReportMs)), wait.interrupt});
+        key, change, Wait{wait.deadline.earlier(Deadline::after_ms(kReportMs)), wait.interrupt});
   };
   bool counted = false;
   bool all_here = false;
@@ -633,8 +635,7 @@ Status Job::finish_operations(const std::vector<std::shared_ptr<comm::Communicat
     } else if (!all_here && count_at.passed()) {
       const auto waiting = count(counted ? 0 : 1);
       counted |= waiting.ok();
-      all_here = waiting.ok() &&
-                 waiting.value() + static_cast<int64_t>(board_->left().size()) >= place_.world_size;
+      all_here = waiting.ok() && waiting.value() + board_->gone() >= place_.world_size;
       count_at = Deadline::after_ms(kCountMs);
       if (all_here) standstill = Deadline::after_ms(kStandstillMs);
     }

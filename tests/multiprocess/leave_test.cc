@@ -283,6 +283,35 @@ TEST_CASE("leave: receives that nobody sends for and open groups do not keep dt_
   }
 }
 
+TEST_CASE("leave: nor do they after a shrink, though the ranks that were lost never come") {
+  std::vector<Outcome> ended(3);
+  const auto outcomes = run_ranks(3, [&](const Rank& rank) -> dt_status {
+    if (rank.rank == 2) {  // is lost
+      RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));
+      dt_comm_destroy(rank.world);
+      dt_job_destroy(rank.job);
+      return DT_OK;
+    }
+    RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));
+    if (dt_barrier(rank.world, nullptr, nullptr) != DT_ERR_PEER_LOST) return DT_ERR_INTERNAL;
+    dt_comm* smaller = nullptr;
+    RANK_TRY(dt_comm_shrink(rank.world, &smaller));
+    int64_t value = 0;
+    dt_work* work = nullptr;
+    RANK_TRY(dt_recv(smaller, &value, 1, DT_I64, 1 - rank.rank, nullptr, &work));
+    ended[static_cast<size_t>(rank.rank)] = outcome_of(dt_finalize(rank.job, 20000));
+    dt_work_destroy(work);
+    dt_comm_destroy(smaller);
+    return DT_OK;
+  });
+  for (const size_t rank : {0, 1}) {
+    INFO(outcomes[rank].message);
+    CHECK(outcomes[rank].status == DT_OK);
+    INFO(ended[rank].message);
+    CHECK(ended[rank].status == DT_OK);
+  }
+}
+
 TEST_CASE("leave: an operation whose peer comes late is not given up, though another rank left") {
   require_all_ok(run_ranks(3, [](const Rank& rank) -> dt_status {
     constexpr int64_t kLateMs[] = {800, 7500};  // the second is later than a standstill
