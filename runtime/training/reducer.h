@@ -499,7 +499,7 @@ class Reducer {
   std::shared_ptr<PowerSgd> power_sgd_;  // that is the hook; null: it is not
   cuda::Stream hook_stream_ = nullptr;   // of this step
   bool hooks_lost_ = false;              // a hook on a GPU failed, which may still use the buckets
-  std::shared_ptr<backend::Work> failing_;      // of fail_everywhere()
+  std::shared_ptr<backend::Work> failing_;      // under launching_: of fail_everywhere()
   std::atomic<std::thread::id> inside_hook_{};  // the thread that is in it
 
   std::shared_ptr<DeviceStep> device_;  // null: host memory

@@ -124,6 +124,8 @@ Status Reducer::fail_everywhere(const Status& status) {
     }
     return comm_->broken();
   }
+  // Several threads may come here, each from its ready(): one of them issues it.
+  std::lock_guard lock(launching_);
   if (const Status broken = comm_->broken(); !broken.ok()) return broken;
   if (failing_ != nullptr) return status;
   backend::Collective refusal;

@@ -61,6 +61,33 @@ TEST_CASE("hook: one that fails on one rank ends the step on all, and names it")
   }
 }
 
+TEST_CASE("hook: one that fails while several threads bring gradients is told once") {
+  constexpr int32_t kParams = 8;
+  const auto outcomes = run_ranks(2, [](const Rank& rank) -> dt_status {
+    std::vector<dt_param> params(kParams, dt_param{3, "weight", DT_F32, 0});
+    dt_reducer_options options;
+    dt_reducer_options_init(&options);
+    options.bucket_cap_bytes = options.first_bucket_bytes = 16;  // a bucket for each
+    Place place{rank, nullptr, ""};
+    RANK_TRY(dt_reducer_create(rank.world, params.data(), kParams, &options, &place.reducer));
+    RANK_TRY(dt_reducer_set_hook(place.reducer, fail_on_one, &place));
+    std::vector<std::thread> threads;
+    for (int32_t i = 0; i < kParams; ++i) {
+      threads.emplace_back([&, i] { (void)dt_reducer_ready(place.reducer, i, nullptr, nullptr); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    const dt_status end = dt_reducer_finish(place.reducer, nullptr);
+    dt_reducer_destroy(place.reducer);
+    return end;
+  });
+  CHECK(outcomes[0].status == DT_ERR_MISMATCH);
+  CHECK(outcomes[1].status == DT_ERR_INVALID_ARGUMENT);
+  for (const Outcome& outcome : outcomes) {
+    CHECK_MESSAGE(contains(outcome.message, "the hook failed on rank 1, bucket 0, stage 0"),
+                  outcome.message);
+  }
+}
+
 TEST_CASE("hook: a gradient that is missing breaks the communicator, and is named on all ranks") {
   const auto outcomes = run_ranks(2, [](const Rank& rank) -> dt_status {
     Place place{rank, nullptr, ""};
