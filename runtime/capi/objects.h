@@ -84,7 +84,7 @@ struct OptimizerObject {
 
 struct OuterObject {
   static constexpr HandleKind kKind = HandleKind::kOuter;
-  std::shared_ptr<job::Job> job;
+  std::shared_ptr<job::Job> job;  ///< for who has the turn: of the communicator, also a later one
   std::unique_ptr<training::Outer> outer;
   Turns turns;
 };

@@ -89,6 +89,15 @@ Status check_overlap(const Call& call, const void* a, int64_t a_bytes, const voi
       "send and recv overlap, but not as the operation in place; give memory that lies apart");
 }
 
+Status conclude(job::Job& job, Status status) {
+  status = job.seen(std::move(status));
+  const Code code = status.code();
+  if (code == Code::kInvalidArgument || code == Code::kInvalidState || code == Code::kUnsupported) {
+    job.refused(status.message());
+  }
+  return status;
+}
+
 Status issue(const Call& call, const CommObject& on, backend::Collective& collective,
              dt_work** out_work) {
   if (out_work == nullptr) return on.comm->run_or_group(collective);

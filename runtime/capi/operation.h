@@ -35,20 +35,16 @@ Status check_overlap(const Call& call, const void* a, int64_t a_bytes, const voi
 /// A copy of what the handle holds; NULL: as of dt_config_create(NULL).
 Result<ConfigObject::State> config_of(const Call& call, const dt_config* config);
 
-/// Runs a call that needs all ranks. Every failure goes through Job::seen(). If
-/// the call is refused here, the reason goes into the stall reports of the ranks that wait for this
-/// one.
+/// How a call that needs all ranks ends: its failure goes through Job::seen(). If the call is
+/// refused here, the reason goes into the stall reports of the ranks that wait for this one.
+Status conclude(job::Job& job, Status status);
+
+/// Runs a call that needs all ranks.
 template <class Object, class Handle, class F>
 dt_status on(const char* function, Handle* handle, const char* argument, F&& body) noexcept {
   return guard(function, [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<Object>(handle, argument));
-    Status status = object->job->seen(body(call, object));
-    const Code code = status.code();
-    if (code == Code::kInvalidArgument || code == Code::kInvalidState ||
-        code == Code::kUnsupported) {
-      object->job->refused(status.message());
-    }
-    return status;
+    return conclude(*object->job, body(call, object));
   });
 }
 

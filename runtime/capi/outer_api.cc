@@ -10,13 +10,15 @@ using OuterPtr = std::shared_ptr<OuterObject>;
 
 constexpr int32_t kMostOuterParams = 1 << 20;
 
+/// The job is looked at under the turn, and after the call, because dt_outer_move() changes it.
 template <class F>
 dt_status alone_on_outer(const char* function, dt_outer* outer, F&& body) noexcept {
-  return on<OuterObject>(function, outer, "outer",
-                         [&](const Call& call, const OuterPtr& object) -> Status {
-                           DT_TRY_VALUE(const auto turn, object->turns.alone(call));
-                           return body(call, *object);
-                         });
+  return guard(function, [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const OuterPtr object, call.get<OuterObject>(outer, "outer"));
+    DT_TRY_VALUE(const auto turn, object->turns.alone(call));
+    Status status = body(call, *object);
+    return conclude(*object->job, std::move(status));
+  });
 }
 
 Result<std::vector<training::OuterParam>> read_outer_params(const Call& call,
@@ -145,9 +147,12 @@ dt_status dt_outer_steps(dt_outer* outer, int64_t* out_steps) {
 
 dt_status dt_outer_move(dt_outer* outer, dt_comm* comm) {
   return alone_on_outer("dt_outer_move", outer,
-                        [&](const Call& call, const OuterObject& object) -> Status {
+                        [&](const Call& call, OuterObject& object) -> Status {
                           DT_TRY_VALUE(const auto to, call.get<CommObject>(comm, "comm"));
-                          return object.outer->move(to->comm);
+                          // The communicator may be of another job, which alone knows its failures.
+                          DT_TRY(to->job->seen(object.outer->move(to->comm)));
+                          object.job = to->job;
+                          return {};
                         });
 }
 

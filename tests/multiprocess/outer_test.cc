@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that train by themselves and come together now and then, against a plain loop in which
 // every rank works out what each of them does.
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <dt/dt.hpp>
 #include <fstream>
+#include <future>
 #include <stdexcept>
 
 #include "../sanitizers.h"
@@ -442,6 +444,51 @@ TEST_CASE("outer: handles that differ do not move together, and stay as they are
                                }
                              }
                            })));
+}
+
+TEST_CASE("outer: one that has moved to another job does not keep the job before") {
+  Outcome mover;
+  std::promise<void> heard;
+  const auto move = [&](const Rank& rank) -> dt_status {
+    dt_comm* own = nullptr;
+    RANK_TRY(dt_comm_split(rank.world, rank.rank, 0, &own));
+    if (rank.rank == 1) {
+      const dt_status status = dt_barrier(rank.world, nullptr, nullptr);
+      heard.set_value();
+      return status;
+    }
+    float weight[] = {1, 2};
+    const dt_outer_param param = {weight, 2, "weight", DT_F32, 0};
+    dt_outer* outer = nullptr;
+    RANK_TRY(dt_outer_create(own, &param, 1, nullptr, &outer));
+    dt_config* const config = rank_config(0, 1, 1, {});
+    dt_job* after = nullptr;
+    const dt_status begun = dt_init(config, &after);
+    dt_config_destroy(config);
+    RANK_TRY(begun);
+    dt_comm* alone = nullptr;
+    RANK_TRY(dt_comm_world(after, &alone));
+    RANK_TRY(dt_outer_move(outer, alone));
+    dt_comm_destroy(alone);
+    dt_job_destroy(after);
+    dt_comm_destroy(own);
+    dt_comm_destroy(rank.world);
+    dt_job_destroy(rank.job);  // the last handle of that job: its other rank hears of a death
+    const bool in_time =
+        heard.get_future().wait_for(std::chrono::seconds(15)) == std::future_status::ready;
+    const dt_status step = dt_outer_step(outer, nullptr);
+    dt_outer_destroy(outer);
+    return in_time ? step : DT_ERR_TIMEOUT;
+  };
+  const auto outcomes = run_ranks(2,
+                                  [&](const Rank& rank) -> dt_status {
+                                    const dt_status status = move(rank);
+                                    if (rank.rank == 0) mover = outcome_of(status);
+                                    return status;
+                                  },
+                                  {{"collective.timeout_ms", "60000"}});
+  CHECK_MESSAGE(mover.status == DT_OK, mover.message);
+  CHECK_MESSAGE(outcomes[1].status == DT_ERR_PEER_LOST, outcomes[1].message);
 }
 
 TEST_CASE("outer: who is not behind keeps what it has trained since") {
