@@ -58,8 +58,7 @@ dt_status dt_comm_world(dt_job* job, dt_comm** out_comm) {
 
 dt_status dt_comm_create(dt_job* job, const int32_t* ranks, int32_t count, const char* name,
                          dt_comm** out_comm) {
-  return guard("dt_comm_create", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto object, call.get<JobObject>(job, "job"));
+  return on_job("dt_comm_create", job, [&](const Call& call, const JobPtr& object) -> Status {
     DT_TRY(call.not_null(out_comm, "out_comm"));
     std::vector<int32_t> members;
     DT_TRY(read_members(call, object->job->place(), ranks, count, &members));
@@ -67,9 +66,8 @@ dt_status dt_comm_create(dt_job* job, const int32_t* ranks, int32_t count, const
     if (label.size() > kNameBytes) {
       return call.invalid("name has %zu bytes; at most %zu are allowed", label.size(), kNameBytes);
     }
-    auto made = object->job->create(members, label);
-    DT_TRY(object->job->seen(made.status()));
-    return give_comm(call, object->job, std::move(made).value(), out_comm);
+    DT_TRY_VALUE(auto made, object->job->create(members, label));
+    return give_comm(call, object->job, std::move(made), out_comm);
   });
 }
 

@@ -207,12 +207,9 @@ dt_status dt_busy_end(dt_job* job) {
 }
 
 dt_status dt_agree(dt_job* job, int32_t agreed, int32_t* out_agreed) {
-  return guard("dt_agree", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto object, call.get<JobObject>(job, "job"));
+  return on_job("dt_agree", job, [&](const Call& call, const JobPtr& object) -> Status {
     DT_TRY(call.not_null(out_agreed, "out_agreed"));
-    const auto all = object->job->vote(agreed != 0 ? 1 : 0, ReduceOp::kMin, "agree");
-    DT_TRY(object->job->seen(all.status()));
-    *out_agreed = all.value();
+    DT_TRY_VALUE(*out_agreed, object->job->vote(agreed != 0 ? 1 : 0, ReduceOp::kMin, "agree"));
     return {};
   });
 }
@@ -223,13 +220,10 @@ dt_status dt_request_stop(dt_job* job) {
 }
 
 dt_status dt_stop_requested(dt_job* job, int32_t* out_stop) {
-  return guard("dt_stop_requested", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto object, call.get<JobObject>(job, "job"));
+  return on_job("dt_stop_requested", job, [&](const Call& call, const JobPtr& object) -> Status {
     DT_TRY(call.not_null(out_stop, "out_stop"));
     const bool asked = handle_table().stop_requested(job) || object->job->told_to_stop();
-    const auto all = object->job->vote(asked ? 1 : 0, ReduceOp::kMax, "stop");
-    DT_TRY(object->job->seen(all.status()));
-    *out_stop = all.value();
+    DT_TRY_VALUE(*out_stop, object->job->vote(asked ? 1 : 0, ReduceOp::kMax, "stop"));
     return {};
   });
 }

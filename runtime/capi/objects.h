@@ -36,6 +36,8 @@ struct JobObject {
   std::shared_ptr<job::Job> job;
 };
 
+using JobPtr = std::shared_ptr<JobObject>;
+
 struct WorkObject {
   static constexpr HandleKind kKind = HandleKind::kWork;
   std::shared_ptr<job::Job> job;  ///< null: of a parameter server's worker

@@ -49,6 +49,11 @@ dt_status on(const char* function, Handle* handle, const char* argument, F&& bod
 }
 
 template <class F>
+dt_status on_job(const char* function, dt_job* job, F&& body) noexcept {
+  return on<JobObject>(function, job, "job", std::forward<F>(body));
+}
+
+template <class F>
 dt_status on_comm(const char* function, dt_comm* comm, F&& body) noexcept {
   return on<CommObject>(function, comm, "comm", std::forward<F>(body));
 }

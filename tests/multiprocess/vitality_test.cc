@@ -129,13 +129,18 @@ TEST_CASE("a stall is told once, with who is inside and who is missing") {
 }
 
 TEST_CASE("a stall report says that a missing rank's call was refused, and why") {
-  Process run(dt_run({"-n", "2"}, {"refused", "3"}),
-              with({"DT_HEARTBEAT_INTERVAL_MS=50", "DT_WATCHDOG_STALL_WARN_MS=1000"}));
-  CHECK(run.wait() == 0);
-  INFO(run.err);
-  CHECK(count_of(run.err, ": inside is rank 0; missing: rank 1 (") == 1);
-  CHECK(count_of(run.err,
-                 "; a call of it was refused: dt_allreduce: count is -1; it must be >= 0") == 1);
+  const std::pair<const char*, const char*> refused[] = {
+      {"refused", "dt_allreduce: count is -1; it must be >= 0"},
+      {"refused-vote", "dt_agree: out_agreed is NULL"}};
+  for (const auto& each : refused) {
+    CAPTURE(each.first);
+    Process run(dt_run({"-n", "2"}, {each.first, "3"}),
+                with({"DT_HEARTBEAT_INTERVAL_MS=50", "DT_WATCHDOG_STALL_WARN_MS=1000"}));
+    CHECK(run.wait() == 0);
+    INFO(run.err);
+    CHECK(count_of(run.err, ": inside is rank 0; missing: rank 1 (") == 1);
+    CHECK(count_of(run.err, std::string("; a call of it was refused: ") + each.second) == 1);
+  }
 }
 
 TEST_CASE("a job of one rank heeds the SIGTERM of dt run, too") {

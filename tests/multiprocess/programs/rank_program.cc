@@ -298,6 +298,14 @@ int main(int argc, char** argv) {
     printf("asked %d\n", rank);
     for (;;) pause();
   }
+  // Rank 1 votes so many seconds after the others, and first makes a call that is none.
+  if (mode == "refused-vote") {
+    int64_t bytes = 0;
+    int32_t all = 0;
+    if (rank == 1 && dt_agree(job, 1, nullptr) != DT_ERR_INVALID_ARGUMENT) return 1;
+    if (rank == 1) (void)dt_store_get(job, "never", 1000 * atoi(argv[2]), nullptr, 0, &bytes);
+    check(dt_agree(job, 1, &all), rank);
+  }
   // Rank 1 enters the barrier so many seconds after the others, or first makes a call that is none.
   if (mode == "late" || mode == "refused") {
     int64_t bytes = 0;
