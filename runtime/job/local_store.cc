@@ -51,13 +51,15 @@ Status LocalStore::set(const std::string& key, const std::string& value, const W
   return {};
 }
 
+/// Under one lock: between the key's coming and the reading nobody can delete it.
 Result<std::string> LocalStore::get(const std::string& key, const Wait& wait) {
-  DT_TRY(wait_for({key}, wait));
-  std::lock_guard lock(mutex_);
-  const auto found = values_.find(key);
-  if (found == values_.end())
-    return Status(Code::kTimeout,
-                  format("store: \"%s\" was deleted while it was read", key.c_str()));
+  std::unique_lock lock(mutex_);
+  auto found = values_.end();
+  const auto is_there = [&] {
+    found = values_.find(key);
+    return found != values_.end();
+  };
+  DT_TRY(until(lock, wait, is_there, [&] { return absent_text(values_, {key}); }));
   return found->second;
 }
 
@@ -143,6 +145,7 @@ Status LocalStore::multi_set(const std::vector<std::pair<std::string, std::strin
 
 Status LocalStore::barrier(const std::string& name, int32_t count, const Wait& wait) {
   std::unique_lock lock(mutex_);
+  DT_TRY(closed_);
   Barrier& barrier = barriers_[name];  // map nodes do not move
   const uint64_t round = barrier.round;
   if (++barrier.arrived >= count) {
