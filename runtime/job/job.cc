@@ -571,6 +571,7 @@ Status Job::abort(const std::string& message) {
     if (!told.ok() && told.code() != Code::kAborted) board_->job_failed(told);
     return {};
   }
+  if (over_alone_.load(std::memory_order_acquire)) return ended();
   ErrorInfo info;
   info.code = Code::kAborted;
   info.rank = place_.rank;
@@ -671,6 +672,7 @@ Status Job::finalize(int64_t timeout_ms) {
   }
   threads_.end_all();
   if (local_store_ != nullptr) {
+    over_alone_.store(true, std::memory_order_release);
     local_store_->close(ended());
     board_->job_failed(ended());
     failed()->fire(ended());

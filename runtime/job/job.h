@@ -236,6 +236,9 @@ class Job {
   std::atomic<bool> stop_{false};  // set by the I/O thread
   std::atomic<bool> heeds_stop_{false};
   std::atomic<bool> aborted_{false};  // by this rank
+  // A job of one rank has ended. Written by finalize(), read by abort(), which may run at the same
+  // time: then either order is right.
+  std::atomic<bool> over_alone_{false};
   std::shared_ptr<Tracer> tracer_;
   Guarded<std::deque<Interrupt>> failed_{std::deque<Interrupt>(1)};  // the last one counts
 

@@ -675,15 +675,21 @@ TEST_CASE("job: handles may be destroyed in any order, also the job first") {
 }
 
 TEST_CASE("job: after finalize every call says that the job has ended") {
-  require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
+  const auto body = [](const Rank& rank) -> dt_status {
     RANK_TRY(dt_finalize(rank.job, 20000));
     RANK_TRY(dt_finalize(rank.job, 20000));
+    if (dt_abort(rank.job, "too late") != DT_ERR_INVALID_STATE) return DT_ERR_INTERNAL;
     if (dt_barrier(rank.world, nullptr, nullptr) != DT_ERR_INVALID_STATE) return DT_ERR_INTERNAL;
     if (dt_store_set(rank.job, "k", "v", 1, 100) != DT_ERR_INVALID_STATE) return DT_ERR_INTERNAL;
+    if (dt_store_barrier(rank.job, "b", 1, 100) != DT_ERR_INVALID_STATE) return DT_ERR_INTERNAL;
     dt_comm* comm = nullptr;
     if (dt_comm_world(rank.job, &comm) != DT_ERR_INVALID_STATE) return DT_ERR_INTERNAL;
-    return DT_OK;
-  }));
+    return dt_finalize(rank.job, 20000);
+  };
+  for (const int world_size : {1, 2}) {
+    CAPTURE(world_size);
+    require_all_ok(run_ranks(world_size, body));
+  }
 }
 
 TEST_CASE("job: the store carries values between ranks") {
