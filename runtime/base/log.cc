@@ -24,8 +24,7 @@ void write_stderr(LogLevel level, const char* message) {
 
 }  // namespace
 
-Logger::Logger(LogLevel level, Sink sink)
-    : level_(level), sink_(sink ? std::move(sink) : write_stderr) {}
+Logger::Logger(LogLevel level, Sink sink) : level_(level), sink_(std::move(sink)) {}
 
 void Logger::log(LogLevel level, const char* pattern, ...) {
   if (!enabled(level)) return;
@@ -34,7 +33,27 @@ void Logger::log(LogLevel level, const char* pattern, ...) {
   va_start(args, pattern);
   vsnprintf(message, sizeof message, pattern, args);
   va_end(args);
+  deliver(level, message);
+}
+
+void Logger::deliver(LogLevel level, const char* message) {
+  if (!sink_) return write_stderr(level, message);
+  const bool muted = calls_.with([](Calls& calls) {
+    if (!calls.muted) ++calls.under_way;
+    return calls.muted;
+  });
+  if (muted) return;
   sink_(level, message);
+  const bool last = calls_.with([](Calls& calls) { return --calls.under_way == 0 && calls.muted; });
+  if (last) idle_.set();
+}
+
+void Logger::mute(const Wait& wait) {
+  const bool idle = calls_.with([](Calls& calls) {
+    calls.muted = true;
+    return calls.under_way == 0;
+  });
+  if (!idle) (void)idle_.wait(wait);
 }
 
 }  // namespace dt

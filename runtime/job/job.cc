@@ -18,6 +18,7 @@ constexpr int64_t kReportMs = 1000;      // telling the others of a failure
 constexpr int64_t kFinishMs = 1;         // between two looks whether operations have ended
 constexpr int64_t kCountMs = 500;        // between two looks who else waits for that
 constexpr int64_t kJoinMs = 1000;        // threads get so long to end, at least
+constexpr int64_t kMuteMs = 2000;        // for a call of the log's sink that is under way
 constexpr int64_t kStandstillMs = 5000;  // of operations that nobody adds to any more
 constexpr const char* kFinishingKey = "dt.finishing/";  // and the name of the world
 constexpr int64_t kFarewellMs = 1000;  // a failed rank 0 keeps serving the bad news this long
@@ -94,6 +95,9 @@ Job::~Job() {
   world_ = nullptr;
   if (tracer_ != nullptr) tracer_->settle(Tracer::kSettleMs);
   local_.with([](LocalPeers& local) { local = {}; });
+  // The sink is borrowed for the life of the job. Threads that still write a trace or metrics to a
+  // file system that hangs, or end later for another reason, have the logger.
+  logger_->mute(Wait{Deadline::after_ms(kMuteMs), nullptr});
 }
 
 Result<std::shared_ptr<Job>> Job::start(const Config& config, Logger::Sink sink, Devices devices) {

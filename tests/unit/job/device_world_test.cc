@@ -450,6 +450,18 @@ TEST_CASE("Job: a rank without a GPU ends dt_init of all with its reason") {
   }
 }
 
+TEST_CASE("Job: its sink is not called once it is gone, by whoever still has its logger") {
+  int calls = 0;
+  auto job = Job::start(Config(), [&](LogLevel, const char*) { ++calls; });
+  REQUIRE(job.ok());
+  const LoggerPtr logger = job.value()->logger();
+  logger->tell("one");
+  CHECK(calls == 1);
+  job = Status(Code::kInvalidState, "gone");
+  logger->tell("two");
+  CHECK(calls == 1);
+}
+
 TEST_CASE("Job: a machine without a driver says so where a GPU was asked for") {
   Config config;
   REQUIRE(config.set("backend.name", "nccl").ok());
