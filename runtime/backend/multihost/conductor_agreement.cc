@@ -93,6 +93,9 @@ void Conductor::exchange() {
           return incoming_[host].data();
         },
         [this, host, peer, found] {
+          // A refused message without bytes ends here, too, when drive() has the links closed after
+          // this only: nothing was taken down of it.
+          if (broken_) return;
           take_agreement(host, peer, *found);
           step_done();
         });

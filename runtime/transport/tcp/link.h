@@ -44,7 +44,8 @@ static_assert(sizeof(Header) == 40);
 /// a fast sender is held up by TCP.
 class Link : public std::enable_shared_from_this<Link> {
  public:
-  /// Where the message's bytes go; null refuses it (the owner then closes the link).
+  /// Where the message's bytes go; null refuses it (the owner then closes the link). A message
+  /// without bytes is done in any case: until the link is closed, its Done runs.
   using OnHeader = std::function<void*(const Header&)>;
   using Done = std::function<void()>;
 

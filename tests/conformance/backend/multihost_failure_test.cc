@@ -47,6 +47,35 @@ TEST_CASE("Multihost: nobody sees a failure before the control plane has it") {
   }
 }
 
+TEST_CASE("Multihost: a message that waits where a collective begins is a mismatch of both") {
+  for (const int64_t count : {0, 3}) {
+    CAPTURE(count);
+    play(hosts({0, 1}), [&](Rank& rank) {
+      rank.expect_ok(rank.backend->run(Collective()), "barrier");
+      std::vector<float> data(3, 1);
+      if (rank.rank == 0) {
+        Collective message = allreduce_f32(data.data(), data.data(), count);
+        message.kind = Kind::kSend;
+        message.root = 1;
+        rank.expect_ok(rank.backend->run(message), "send");
+        rank.meet();
+        return rank.meet();
+      }
+      rank.meet();  // the message is in the connection
+      Collective reduce = allreduce_f32(data.data(), data.data(), 3);
+      reduce.deadline = Deadline::after_ms(30'000);
+      const Status status = rank.backend->run(reduce);
+      const std::string text = status.message();
+      rank.expect(status.code() == Code::kMismatch && status.info().rank == 100, text);
+      rank.expect(contains(text, "ranks disagree: rank 0 (world rank 100, host0, pid ") &&
+                      contains(text, dt::format("): send f32 x %d", static_cast<int>(count))) &&
+                      contains(text, "): allreduce f32 sum x 3"),
+                  text);
+      rank.meet();
+    });
+  }
+}
+
 TEST_CASE("Multihost: interrupt wakes a call that waits for another host") {
   play(hosts({0, 1, 1}), [](Rank& rank) {
     std::vector<float> data(200'000, 1);
