@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/descriptor.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -87,10 +88,10 @@ Status failure(const Group& group, Code code, const Collective& collective, int6
   ErrorInfo info;
   info.code = code;
   info.operation = kind_name(collective.kind);
-  info.message =
-      format("%s%s #%lld on comm \"%s\", rank %d: %s", info.operation.c_str(),
-             label_text(collective.name).c_str(), static_cast<long long>(sequence),
-             group.options().name.c_str(), shown_rank(group, group.rank()), message.c_str());
+  info.message = info.operation + label_text(collective.name);
+  if (sequence >= 0) info.message += format(" #%lld", static_cast<long long>(sequence));
+  info.message += format(" on comm \"%s\", rank %d: %s", group.options().name.c_str(),
+                         shown_rank(group, group.rank()), message.c_str());
   info.sequence = sequence;
   if (culprit >= 0) {
     info.rank = group.options().members[culprit].world_rank;
@@ -177,6 +178,28 @@ Status timed_out(const Group& group, const Collective& collective, int64_t seque
       group, Code::kTimeout, collective, sequence, missing.empty() ? -1 : missing[0],
       format("timed out: %s: %s; look at what these ranks do, or raise collective.timeout_ms", verb,
              text.c_str()));
+}
+
+std::string obstacle_text(const Collective& collective, int64_t sequence, const std::string& peer) {
+  std::string text = kind_name(collective.kind);
+  if (collective.is_transfer()) {
+    text += (collective.kind == Kind::kSend ? " to " : " from ") + peer;
+  } else {
+    text += format(" #%lld", static_cast<long long>(sequence));
+  }
+  return text + (collective.deadline.is_never() ? ", which has no deadline"
+                                                : ", which has a later deadline");
+}
+
+std::string timed_out_behind(const std::vector<std::string>& obstacles) {
+  std::string text;
+  for (size_t i = 0; i < std::min(obstacles.size(), kListedMax); ++i) {
+    text += (i == 0 ? "" : ", ") + obstacles[i];
+  }
+  if (obstacles.size() > kListedMax)
+    text += format(", and %zu more", obstacles.size() - kListedMax);
+  return "timed out before it began: it waited behind " + text +
+         "; look at why that does not end, or give it a deadline";
 }
 
 Status left_behind(const Group& group, const Collective& collective, int64_t sequence,

@@ -54,11 +54,17 @@ Status nothing_to_give(const Group& group, const Collective& collective, int64_t
 /// `missing`: ranks of the communicator; `verb`: "has not arrived", "has not finished".
 Status timed_out(const Group& group, const Collective& collective, int64_t sequence,
                  const std::vector<int32_t>& missing, const char* verb);
+/// What holds up a queue: `allreduce #5, which has no deadline`, or `recv from rank 1 (pid 4711),
+/// which has a later deadline`. `sequence`: of a collective; `peer`: of a send or receive.
+std::string obstacle_text(const Collective& collective, int64_t sequence, const std::string& peer);
+/// Why an operation timed out before it began; `obstacles`: of obstacle_text().
+std::string timed_out_behind(const std::vector<std::string>& obstacles);
 /// `rank` has left the job, and the operation still needs it.
 Status left_behind(const Group& group, const Collective& collective, int64_t sequence,
                    int32_t rank);
 /// An ErrorInfo about `culprit` (a rank of the communicator, or -1), whose message begins with
-/// `allreduce "bucket 3" #812 on comm "world", rank 2: `.
+/// `allreduce "bucket 3" #812 on comm "world", rank 2: `; without `#812` if `sequence` is -1: the
+/// operation has not begun.
 Status failure(const Group& group, Code code, const Collective& collective, int64_t sequence,
                int32_t culprit, const std::string& message);
 

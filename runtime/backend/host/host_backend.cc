@@ -93,6 +93,10 @@ void HostBackend::enqueue(const Collective& collective, std::shared_ptr<Work> wo
   inbox_.with([&](Inbox& inbox) {
     inbox.queue.push_back(make_operation(inbox, collective, std::move(work)));
   });
+  // A caller that sleeps inside run() has the turn, and is to keep this deadline, too. It takes the
+  // turn before it reads queued_, which was written before the turn is read here, all in one total
+  // order: so either it is seen here, or it finds this operation and does not sleep in run().
+  if (turn_.taken()) doorbell_.ring();
 }
 
 HostBackend::OperationPtr HostBackend::make_operation(Inbox& inbox, const Collective& collective,
@@ -181,10 +185,20 @@ Status HostBackend::run_here(const Collective& collective) {
       spin_policy.renew();
       continue;
     }
-    const Deadline deadline = excuse_.apply(collective.deadline);
+    Deadline deadline = excuse_.apply(collective.deadline);
     if (deadline.passed()) {
       doorbell_.cancel();
       return break_with(channel_.timed_out());
+    }
+    // Other threads may have queued something meanwhile. Their ring comes after prepare(), or what
+    // they queued is found here.
+    if (pending()) {
+      take_inbox();
+      look_at_queued(&collective, &deadline);
+      if (interrupt_.fired()) {
+        doorbell_.cancel();
+        return interrupt_.status();
+      }
     }
     sleep(ticket, deadline.earlier(others), spin_policy.since_ns(), channel_.awaited());
     spin_policy.renew();
@@ -289,7 +303,10 @@ void HostBackend::count_wait(int64_t ns) {
 
 void HostBackend::take_inbox() {
   inbox_.with([&](Inbox& inbox) {
-    for (OperationPtr& operation : inbox.queue) active_.push_back(std::move(operation));
+    for (OperationPtr& operation : inbox.queue) {
+      soonest_ = soonest_.earlier(operation->collective.deadline);
+      active_.push_back(std::move(operation));
+    }
     inbox.queue.clear();
   });
 }
@@ -307,13 +324,18 @@ HostBackend::Advance HostBackend::advance_queue() {
     if (!busy_lanes_.empty()) {
       result.deadline = Deadline::never();
       result.step = advance_lanes(&result.deadline);
+      if (result.step == Step::kBlocked) look_at_queued(nullptr, &result.deadline);
       if (interrupt_.fired()) continue;
       return result;
     }
-    if (active_.empty()) return result;
+    if (active_.empty()) {
+      soonest_ = Deadline::never();
+      return result;
+    }
     Operation& head = *active_.front();
     result.deadline = excuse_.apply(head.collective.deadline);
     result.step = advance_head(head);
+    if (result.step == Step::kBlocked) look_at_queued(&head.collective, &result.deadline);
     if (interrupt_.fired()) continue;
     if (result.step != Step::kDone) return result;
     OperationPtr finished = std::move(active_.front());

@@ -84,6 +84,11 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
     collective::Transfer transfer;
   };
   using OperationPtr = std::unique_ptr<Operation>;
+  /// An operation that has not begun.
+  struct Queued {
+    const Operation* operation = nullptr;
+    const Fifo<OperationPtr>* lane = nullptr;  ///< that it is in
+  };
   struct Inbox {
     std::vector<OperationPtr> queue;
     std::vector<OperationPtr> pool;
@@ -111,6 +116,12 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   collective::Step advance_lanes(Deadline* out_deadline);
   collective::Step advance_lane(Fifo<OperationPtr>& lane, Deadline* out_deadline);
   void take_inbox();
+  Queued most_urgent() const;
+  /// For what is blocked until `deadline`: brings that forward to the deadline of the most urgent
+  /// operation in the queue; breaks the communicator if that has passed. `running`: the collective
+  /// that is blocked; null: sends and receives.
+  void look_at_queued(const Collective* running, Deadline* deadline);
+  Status timed_out_in_queue(const Queued& queued, const Collective* running);
   void fail_queue();
   void fail_all(Fifo<OperationPtr>& operations);
   void complete(OperationPtr operation, Status status);
@@ -144,6 +155,8 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   /// it. A collective, and all that is behind it, waits until they are empty.
   std::vector<Fifo<OperationPtr>> lanes_;
   std::vector<size_t> busy_lanes_;  ///< those that are not empty
+  /// Of all that active_ and the lanes hold, and of some that has ended or runs.
+  Deadline soonest_ = Deadline::never();
 
   Guarded<Inbox> inbox_;
   std::atomic<int32_t> queued_{0};  ///< operations in inbox_ and active_

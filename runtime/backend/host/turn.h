@@ -20,6 +20,8 @@ class Turn {
     wished_.store(true, std::memory_order_seq_cst);
     return try_take();
   }
+  /// Whether somebody has it.
+  bool taken() const { return taken_.load(std::memory_order_seq_cst); }
   /// For destructors.
   void take() {
     while (!try_take()) sched_yield();

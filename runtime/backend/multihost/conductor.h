@@ -174,7 +174,6 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   std::string doing(int32_t peer, const tcp::Link& link) const;
   Status timed_out() const;
   Status timed_out_in_queue(const Operation& operation) const;
-  std::string obstacle() const;
   void tell(const Status& status);
   void on_handed_over();
   void drain();

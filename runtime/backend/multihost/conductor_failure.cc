@@ -5,6 +5,7 @@
 
 #include "backend/multihost/conductor.h"
 #include "base/disagreement.h"
+#include "collective/descriptor.h"
 
 namespace dt::backend {
 namespace {
@@ -225,34 +226,19 @@ Status Conductor::timed_out() const {
                         text.c_str()));
 }
 
-/// What the queue waits for: "recv from rank 1 (host1, pid 4711), which has no deadline".
-std::string Conductor::obstacle() const {
-  const auto text_of = [&](const Operation& operation) {
-    const Collective& it = operation.collective;
-    const char* ends = it.deadline.is_never() ? "has no deadline" : "has a later deadline";
-    if (operation.is_transfer()) {
-      return format("%s %s %s, which %s", kind_name(it.kind),
-                    it.kind == Kind::kSend ? "to" : "from", peer_text(it.root).c_str(), ends);
-    }
-    return format("%s #%lld, which %s", kind_name(it.kind), static_cast<long long>(sequence_),
-                  ends);
-  };
-  if (active_ != nullptr) return text_of(*active_);
-  std::string text;
-  size_t listed = 0;
-  for (const OperationPtr& each : transfers_) {
-    if (listed++ < kListedMax) text += (text.empty() ? "" : ", ") + text_of(*each);
-  }
-  if (listed > kListedMax) text += format(", and %zu more", listed - kListedMax);
-  return text;
-}
-
 Status Conductor::timed_out_in_queue(const Operation& operation) const {
-  const OperationPtr first =
-      active_ == nullptr && !transfers_.empty() ? *transfers_.begin() : nullptr;
-  return failure_of(&operation, Code::kTimeout, first != nullptr ? first->collective.root : -1,
-                    "timed out before it began: it waited behind " + obstacle() +
-                        "; look at why that does not end, or give it a deadline");
+  std::vector<std::string> obstacles;
+  int32_t culprit = -1;
+  if (active_ != nullptr) {
+    obstacles.push_back(collective::obstacle_text(active_->collective, sequence_, ""));
+  } else {
+    for (const OperationPtr& each : transfers_) {
+      const int32_t peer = each->collective.root;
+      if (culprit < 0) culprit = peer;
+      obstacles.push_back(collective::obstacle_text(each->collective, -1, peer_text(peer)));
+    }
+  }
+  return failure_of(&operation, Code::kTimeout, culprit, collective::timed_out_behind(obstacles));
 }
 
 /// The first to break it tells the control plane, before callers or pollers hear of it.
