@@ -227,13 +227,15 @@ std::shared_ptr<Communicator> Communicator::on_host() {
   options.backend =
       std::shared_ptr<backend::Backend>(options_.backend, &options_.backend->on_host());
   options.timeout_ms = timeout_ms();
-  return create(std::move(options));
+  auto host = create(std::move(options));
+  host->splits_ = host_splits_;  // before anybody else has it
+  return host;
 }
 
 Result<std::shared_ptr<Communicator>> Communicator::split(int32_t color, int32_t key, Use use) {
   DT_TRY(check_ungrouped("dt_comm_split"));
   const std::string name = format("%s/%d.%d", options_.name.c_str(),
-                                  splits_.fetch_add(1, std::memory_order_relaxed), color);
+                                  splits_->fetch_add(1, std::memory_order_relaxed), color);
   record::Slot* slot = nullptr;
   if (track_ != nullptr && !over_.load(std::memory_order_relaxed)) {
     record::Call call;

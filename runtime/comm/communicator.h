@@ -175,7 +175,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Guarded<Group> group_;
   Guarded<std::set<void*>> allocated_;
   Guarded<std::map<std::type_index, std::shared_ptr<void>>> attached_;
-  std::atomic<int32_t> splits_{0};  // split() calls so far: equal on all ranks, names the children
+  // split() calls so far: equal on all ranks, names the children. One count for all that on_host()
+  // gives, since those have one name.
+  std::shared_ptr<std::atomic<int32_t>> splits_ = std::make_shared<std::atomic<int32_t>>(0);
+  const std::shared_ptr<std::atomic<int32_t>> host_splits_ =
+      std::make_shared<std::atomic<int32_t>>(0);
 };
 
 }  // namespace dt::comm
