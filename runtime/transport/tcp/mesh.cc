@@ -5,13 +5,14 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <functional>
 
 namespace dt::tcp {
 namespace {
 
-constexpr size_t kGreetingMax = 1024;  // see net::stranger_limit()
+constexpr size_t kGreetingMax = 1024;  // but see greeting_limit()
 // Connections of ranks that no communicator asked for yet; more are dropped.
 constexpr size_t kUnclaimedMax = 16384;
 constexpr size_t kPartingMax = 1024;
@@ -98,6 +99,14 @@ Peer Mesh::peer(int32_t rank) const {
   });
 }
 
+/// As many as strangers may have, and at least as many as the ranks of the job may open for a
+/// communicator: all of them may call at the same time.
+size_t Mesh::greeting_limit() const {
+  const size_t own =
+      static_cast<size_t>(options_.world_size) * static_cast<size_t>(options_.connections);
+  return std::max(net::stranger_limit(kGreetingMax), own);
+}
+
 void Mesh::on_readable() {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
     const int fd = accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -112,7 +121,7 @@ void Mesh::on_readable() {
     }
     Socket socket(fd);
     if (early_.size() >= kUnclaimedMax) continue;
-    if (greeting_.size() >= net::stranger_limit(kGreetingMax)) {
+    if (greeting_.size() >= greeting_limit()) {
       greeting_.begin()->second->close();
       greeting_.erase(greeting_.begin());
     }

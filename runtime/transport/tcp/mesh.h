@@ -98,6 +98,7 @@ class Mesh {
 
   Mesh(Options options, std::unique_ptr<net::Loop> loop);
   Status listen(Socket listener);
+  size_t greeting_limit() const;
   void on_readable();
   Status judge(const Hello& hello) const;
   void drop(const std::string& communicator);

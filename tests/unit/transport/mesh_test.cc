@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <mutex>
@@ -80,7 +81,7 @@ bool move_all(const Socket& socket, short event, size_t bytes, Move move) {
 /// Ranks 0 and 1, and whoever pretends to be one.
 struct Scene {
   explicit Scene(const net::Security& of_0 = {}, const net::Security& of_1 = {},
-                 int32_t connections = 1) {
+                 int32_t connections = 1, int32_t world_size = kWorldSize) {
     std::vector<Socket> sockets;
     for (int32_t rank = 0; rank < 2; ++rank) {
       auto socket = tcp::listen_on(loopback(), {});
@@ -92,7 +93,7 @@ struct Scene {
       Mesh::Options options;
       options.session = kSession;
       options.rank = rank;
-      options.world_size = kWorldSize;
+      options.world_size = world_size;
       options.connections = connections;
       options.host = format("host%d", rank);
       options.security = rank == 0 ? of_0 : of_1;
@@ -137,18 +138,18 @@ struct Scene {
   std::vector<std::shared_ptr<Mesh>> meshes;
 };
 
-/// This process gets no further descriptor.
-class NoDescriptors {
+/// The process's limit of open descriptors while this lives.
+class DescriptorLimit {
  public:
-  NoDescriptors() {
+  explicit DescriptorLimit(rlim_t most) {
     REQUIRE(getrlimit(RLIMIT_NOFILE, &before_) == 0);
     rlimit few = before_;
-    few.rlim_cur = 3;
+    few.rlim_cur = most;
     REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
   }
-  ~NoDescriptors() { CHECK(setrlimit(RLIMIT_NOFILE, &before_) == 0); }
-  NoDescriptors(const NoDescriptors&) = delete;
-  NoDescriptors& operator=(const NoDescriptors&) = delete;
+  ~DescriptorLimit() { CHECK(setrlimit(RLIMIT_NOFILE, &before_) == 0); }
+  DescriptorLimit(const DescriptorLimit&) = delete;
+  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
 
  private:
   rlimit before_{};
@@ -169,7 +170,7 @@ TEST_CASE("Mesh: who calls too early is kept until asked for, and gets the conne
 TEST_CASE("Mesh: a process without a descriptor left blames itself, and goes on when it has some") {
   Scene scene;
   {
-    const NoDescriptors none;
+    const DescriptorLimit none(3);
     const Status status = scene.meshes[0]->probe(1, kPatient);
     CHECK(status.code() == Code::kSystem);
     CHECK(status.message() == scene.meshes[0]->own_text() + " cannot connect to " +
@@ -188,7 +189,7 @@ TEST_CASE("Mesh: a process without a descriptor left blames itself, and goes on 
   const net::Address& to = scene.peers[1].address;
   const Socket stranger(socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   {
-    const NoDescriptors none;
+    const DescriptorLimit none(3);
     REQUIRE(connect(stranger.fd(), reinterpret_cast<const sockaddr*>(&to.storage), to.length) == 0);
     while (look() && !kPatient.deadline.passed()) std::this_thread::yield();
   }
@@ -200,6 +201,41 @@ TEST_CASE("Mesh: a process without a descriptor left blames itself, and goes on 
   CHECK(called->status.ok());
   REQUIRE(awaited->done.wait(kPatient));
   CHECK(awaited->status.ok());
+}
+
+TEST_CASE(
+    "Mesh: all ranks of the job may greet at the same time, and no more strangers than that") {
+  constexpr rlim_t kDescriptors = 256;
+  constexpr int32_t kStrangers = kDescriptors / 4;
+  constexpr int32_t kLargeWorld = kStrangers + 12;
+  const auto call = [](const Scene& scene, int32_t count, std::vector<Socket>* calling) {
+    for (int32_t i = 0; i < count; ++i) {
+      auto connecting = tcp::begin_connect(scene.peers[1].address, {});
+      REQUIRE(connecting.ok());
+      calling->push_back(std::move(connecting).value());
+    }
+  };
+  // A greeting that is done: those that called before have been accepted.
+  const auto all_accepted = [](Scene& scene) {
+    REQUIRE(scene.dial({kSession, 0, 1, ""})->status.message() == "");
+  };
+  const auto is_closed = [](const Socket& socket) {
+    pollfd polled{socket.fd(), POLLIN, 0};
+    return poll(&polled, 1, 0) == 1;
+  };
+  for (const int32_t world_size : {kWorldSize, kLargeWorld}) {
+    CAPTURE(world_size);
+    Scene scene({}, {}, 1, world_size);
+    const DescriptorLimit few(kDescriptors);
+    std::vector<Socket> calling;
+    call(scene, std::max(kStrangers, world_size) - 1, &calling);
+    all_accepted(scene);
+    CHECK_FALSE(is_closed(calling.front()));
+    call(scene, 2, &calling);
+    all_accepted(scene);
+    CHECK(is_closed(calling.front()));
+    CHECK_FALSE(is_closed(calling[3]));
+  }
 }
 
 TEST_CASE("Mesh: calls for a communicator that has ended are refused, not kept") {
