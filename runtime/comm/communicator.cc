@@ -228,7 +228,10 @@ std::shared_ptr<Communicator> Communicator::on_host() {
       std::shared_ptr<backend::Backend>(options_.backend, &options_.backend->on_host());
   options.timeout_ms = timeout_ms();
   auto host = create(std::move(options));
-  host->splits_ = host_splits_;  // before anybody else has it
+  // Before any other thread has it.
+  host->splits_ = host_splits_;
+  host->grace_until_ns_.store(grace_until_ns_.load(std::memory_order_relaxed),
+                              std::memory_order_relaxed);
   return host;
 }
 

@@ -35,3 +35,23 @@ TEST_CASE("on_host: communicators split from several of one communicator have na
     });
   }
 }
+
+TEST_CASE(
+    "on_host: what is left of the time before the first time-out is that of the communicator") {
+  run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
+    comm::Communicator::Options seat;
+    seat.name = "young";
+    seat.rank = rank.rank;
+    seat.world_ranks = {0, 1};
+    seat.backend = std::shared_ptr<backend::Backend>(rank.comm, &rank.comm->backend());
+    seat.board = std::make_shared<comm::FailureBoard>();
+    seat.timeout_ms = 1'000;
+    seat.first_timeout_ms = 3'600'000;
+    const auto young = comm::Communicator::create(std::move(seat));
+    const Deadline end = young->deadline();
+    rank.expect(Deadline::after_ms(1'800'000).before(end), "it has the longer time");
+    rank.expect(young->on_host()->deadline() == end, "and so has the one over host memory");
+    young->set_timeout_ms(2'000);
+    rank.expect(young->on_host()->deadline().before(Deadline::after_ms(1'800'000)), "none is left");
+  });
+}
