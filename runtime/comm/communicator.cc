@@ -179,6 +179,7 @@ Status Communicator::submit_or_group(backend::Collective& collective,
 }
 
 Status Communicator::begin_group() {
+  DT_TRY(broken());  // without the lock: it may report a failure
   return group_.with([&](Group& group) {
     DT_TRY(check_ungrouped("dt_group_begin"));
     DT_TRY(options_.backend->begin_group());

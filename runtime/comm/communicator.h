@@ -73,7 +73,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// submit(). Inside a group the work of the group stands for it, too.
   Status submit_or_group(backend::Collective& collective,
                          const std::shared_ptr<backend::Work>& work);
-  /// INVALID_STATE inside a group.
+  /// INVALID_STATE inside a group; the error that broke the communicator.
   Status begin_group();
   /// A group is open. Any thread.
   bool grouping() const { return grouping_.load(); }

@@ -271,7 +271,7 @@ TEST_CASE("group work: a disagreement about one operation is its error, also as 
   });
 }
 
-TEST_CASE("group work: it times out with its operation, and names who did not come") {
+TEST_CASE("group work: it times out with its operation, and no other group begins") {
   on_layouts(2, [](int world_size, const Settings& settings, const auto& host) {
     const auto outcomes = run_ranks(
         world_size,
@@ -292,10 +292,14 @@ TEST_CASE("group work: it times out with its operation, and names who did not co
           RANK_TRY(dt_group_end(rank.world, &whole));
           const Outcome outcome = outcome_of(wait_for(whole));
           dt_work_destroy(whole);
+          const Outcome next = outcome_of(dt_group_begin(rank.world));
+          const bool none_is_open = dt_group_end(rank.world, nullptr) == DT_ERR_INVALID_STATE;
           RANK_TRY(announce(rank, "timed out"));
-          return outcome.status == DT_ERR_TIMEOUT && contains(outcome.message, "rank 1")
-                     ? DT_OK
-                     : DT_ERR_INTERNAL;
+          const bool times_out =
+              outcome.status == DT_ERR_TIMEOUT && contains(outcome.message, "rank 1");
+          const bool stays_broken =
+              next.status == DT_ERR_TIMEOUT && next.message == outcome.message && none_is_open;
+          return times_out && stays_broken ? DT_OK : DT_ERR_INTERNAL;
         },
         settings, host);
     CHECK_MESSAGE(outcomes[0].status == DT_OK, outcomes[0].message);
