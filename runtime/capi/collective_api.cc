@@ -275,6 +275,8 @@ class Launch {
     comm::Communicator& comm = *on_.comm;
     const bool groups = comm.backend().device() != nullptr && !comm.grouping();
     if (groups) DT_TRY(comm.begin_group());
+    out_.deadline = comm.deadline_of(out_);
+    out_.has_deadline = true;  // of all parts together
     Status status;
     for (int32_t root = 0; root < size_ && status.ok(); ++root) {
       Collective part = collective::reduce_for(out_, root, rank_);

@@ -59,7 +59,8 @@ struct Collective {
   std::shared_ptr<const StreamSteps> steps;  ///< of a device communicator; null: none
   bool caller_waits = false;                 ///< waits for the work as soon as it is submitted
   int64_t timeout_ms = 0;                 ///< the caller's; 0: as its communicator says; < 0: none
-  Deadline deadline = Deadline::never();  ///< set by the communicator
+  Deadline deadline = Deadline::never();  ///< set by the communicator, unless:
+  bool has_deadline = false;              ///< the caller set it, one for several operations
   record::Mark mark;  ///< of the flight recorder; set by the communicator, none: not recorded
   std::string name;   ///< label for messages ("bucket 3"), may be empty
   /// Set: this rank takes part but has nothing to give, and why ("no gradient for #3 fc.bias").

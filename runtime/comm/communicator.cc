@@ -75,6 +75,7 @@ Deadline Communicator::deadline() const {
 }
 
 Deadline Communicator::deadline_of(const backend::Collective& collective) const {
+  if (collective.has_deadline) return collective.deadline;
   if (collective.timeout_ms == 0) return deadline();
   return collective.timeout_ms < 0 ? Deadline::never()
                                    : Deadline::roughly_after_ms(collective.timeout_ms);

@@ -59,7 +59,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     return options_.recorder == nullptr ? nullptr : options_.recorder->meter();
   }
 
-  /// Blocking. Sets the operation's deadline.
+  /// Blocking. Sets the operation's deadline, see deadline_of().
   Status run(backend::Collective& collective);
   /// Blocking, with buffers in host memory also where the communicator is one over GPUs: for what
   /// layers above agree on. In the same order on all ranks, beside the operations on the device.

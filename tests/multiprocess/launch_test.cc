@@ -9,6 +9,8 @@ namespace dt_test::launch_test {
 
 namespace {
 
+constexpr int64_t kWaitMs = 20'000;
+
 dt_collective sum_of(int64_t* value, const char* name, int64_t timeout_ms) {
   dt_collective one;
   dt_collective_init(&one);
@@ -170,6 +172,44 @@ TEST_CASE("launch: ranks that disagree about the counts of reduce_scatterv get M
     CHECK(contains(outcome.message, "x 4"));
     CHECK(contains(outcome.message, "x 5"));
   }
+}
+
+TEST_CASE("launch: the parts of reduce_scatterv have one limit together") {
+  const auto outcomes = run_ranks(2, [](const Rank& rank) -> dt_status {
+    constexpr int64_t kLimitMs = 1000;
+    int64_t given[2] = {1, 2};
+    int64_t result = 0;
+    const int64_t counts[2] = {1, 1};
+    if (rank.rank == 0) {
+      dt_collective one;
+      dt_collective_init(&one);
+      one.kind = DT_KIND_REDUCE_SCATTERV;
+      one.dtype = DT_I64;
+      one.send = given;
+      one.send_counts = counts;
+      one.recv = &result;
+      one.timeout_ms = kLimitMs;
+      RANK_TRY(dt_store_set(rank.job, "begun", "", 0, kWaitMs));
+      const dt_status status = dt_collective_launch(rank.world, &one, nullptr);
+      RANK_TRY(dt_store_set(rank.job, "ended", "", 0, kWaitMs));
+      return status == DT_ERR_TIMEOUT ? DT_OK : DT_ERR_INTERNAL;
+    }
+    // Makes its parts itself, each late, but sooner than the limit after the one before.
+    const auto ended_within = [&](int64_t ms) {
+      int64_t bytes = 0;
+      return dt_store_get(rank.job, "ended", ms, nullptr, 0, &bytes) == DT_OK;
+    };
+    int64_t bytes = 0;
+    RANK_TRY(dt_store_get(rank.job, "begun", kWaitMs, nullptr, 0, &bytes));
+    for (int32_t root = 0; root < 2; ++root) {
+      if (ended_within(kLimitMs * 4 / 5)) return DT_OK;
+      const dt_status status =
+          dt_reduce(rank.world, &given[root], &result, 1, DT_I64, DT_SUM, root, nullptr, nullptr);
+      if (status != DT_OK) break;  // the other rank's limit has passed
+    }
+    return ended_within(kWaitMs) ? DT_OK : DT_ERR_TIMEOUT;
+  });
+  CHECK_MESSAGE(outcomes[0].status == DT_OK, outcomes[0].message);
 }
 
 TEST_CASE("launch: bits, truth values and integers of 16 bits, on one host and over two") {
