@@ -213,7 +213,7 @@ Status Job::start_together(const Config& config) {
   DT_TRY(connect_hosts(verdict, wait));
   DT_TRY(share_memory(config, verdict, std::move(listener), wait));
   watch_peers(verdict);
-  begin_heartbeats();
+  observe_store();
   return board_->first();
 }
 

@@ -162,7 +162,7 @@ class Job {
   void tell_failures(backend::HostWorldOptions* options) const;
   backend::MultihostOptions multihost_options(const std::shared_ptr<backend::HostEngine>& engine);
   void watch_peers(const store::Verdict& verdict);
-  void begin_heartbeats();
+  void observe_store();
   /// As metrics.file and metrics.port say. What does not work is told, and the job goes on.
   void publish_metrics();
   void end_metrics();

@@ -32,8 +32,9 @@ int64_t Job::first_timeout_ms() const {
   return chosen ? 0 : kDefaultGraceMs;
 }
 
-/// After the world communicator is made.
-void Job::begin_heartbeats() {
+/// After the world communicator is made. The heartbeats have begun with the join; from here on they
+/// say what this rank does.
+void Job::observe_store() {
   store::Client::Observers observers;
   observers.activity = [this] { return activity(); };
   observers.busy = [this](const store::Busy& busy) { board_->rank_busy(busy.rank, busy.max_ms); };

@@ -127,7 +127,8 @@ class Client {
   void on_failure(std::function<void(const Failure&)> callback);
   /// For what is not a failure. All run on the loop's thread.
   struct Observers {
-    std::function<Activity()> activity;     ///< what this rank does at this moment
+    /// What this rank does at this moment; null: it has entered no operation yet.
+    std::function<Activity()> activity;
     std::function<void(const Busy&)> busy;  ///< a rank is away on purpose, or back
     /// These ranks have left; not told where all leave together.
     std::function<void(const std::vector<int32_t>&)> departed;
@@ -136,8 +137,8 @@ class Client {
     /// What it called since; `all`: of each communicator, though it be nothing. May be null.
     std::function<std::vector<Orders>(bool all)> orders;
   };
-  /// Replaces earlier ones, which do not run after this returns. From then on signs of life are
-  /// given and expected, where the server wants them. After join().
+  /// Replaces earlier ones, which do not run after this returns. Where the server wants signs of
+  /// life, they are given and expected from the join on, and without a join from this call on.
   void observe(Observers observers);
   /// Tells whoever serves that this rank ends when it is asked to stop.
   Status heed_stop(const Wait& wait);

@@ -123,6 +123,7 @@ void Client::Impl::begin(const std::shared_ptr<Call>& call, FrameType type,
   }
   const bool is_goodbye = type == FrameType::kGoodbye;
   call->bears_deaths = type == FrameType::kGather;
+  call->joins = type == FrameType::kJoin;
   const bool allowed_when_broken = (call->bears_deaths && obstacle().ok()) || is_goodbye ||
                                    type == FrameType::kAbort || type == FrameType::kReportFailure;
   if (!broken_.ok() && !allowed_when_broken) {
@@ -174,6 +175,9 @@ void Client::Impl::on_frame(Frame frame) {
   if (frame.id == goodbye_id_) goodbye_ended_ = true;
   ErrorInfo info;
   if (frame.type == FrameType::kReply) {
+    // The store watches over this rank from the verdict on, and the start may take long from here:
+    // the connections between hosts, the GPU, NCCL.
+    if (call->joins) begin_beats();
     finish(call.get(), {}, std::move(frame.payload));
   } else if (frame.type == FrameType::kError && decode(frame.payload, &info)) {
     finish(call.get(), Status(std::move(info)), {});
@@ -239,7 +243,7 @@ void Client::Impl::on_news(Frame frame) {
 }
 
 void Client::Impl::begin_beats() {
-  if (lost_ || !observers_.activity || welcome.heartbeat_ms <= 0) return;
+  if (lost_ || welcome.heartbeat_ms <= 0) return;
   beat_timer_ = std::make_unique<net::Timer>(loop_, [this] { on_beat(); });
   on_beat();
 }
@@ -257,7 +261,7 @@ void Client::Impl::on_beat() {
   tell_orders(false);  // before the beat, with which the store takes a rank's calls as told
   Request request;
   request.type = FrameType::kBeat;
-  request.activity = observers_.activity();
+  if (observers_.activity) request.activity = observers_.activity();
   link_->send(FrameType::kBeat, 0, encode_request(request));
   beat_at_ns_ = now_ns + welcome.heartbeat_ms * kNsPerMs;
   beat_timer_->start(welcome.heartbeat_ms);

@@ -15,6 +15,7 @@ struct Call {
   std::string payload;
   uint64_t id = 0;            // loop's thread only
   bool bears_deaths = false;  // the same: goes on when other ranks die
+  bool joins = false;         // the same
 };
 
 /// The client's state. Loop's thread only, except the const members.
@@ -31,7 +32,7 @@ class Client::Impl : public std::enable_shared_from_this<Client::Impl> {
   void withdraw(const std::shared_ptr<Call>& call);
   void set_callback(std::function<void(const Failure&)> callback);
   void set_observers(Observers observers);
-  /// After the join, as often as the server says.
+  /// As often as the server says. Called again, the next one is due at once.
   void begin_beats();
   void set_dumper(std::function<void(const std::string&, DumpAnswerer)> dumper) {
     dumper_ = std::move(dumper);

@@ -79,8 +79,10 @@ struct Job {
 
   std::string address() const { return "127.0.0.1:" + std::to_string(server->port()); }
 
-  /// Connects and joins all ranks; requires that it works.
-  std::vector<std::shared_ptr<Client>> join_all();
+  /// Connects and joins all ranks; requires that it works. Ranks from `first_other` on have the
+  /// loop `others`.
+  std::vector<std::shared_ptr<Client>> join_all(net::Loop* others = nullptr,
+                                                int32_t first_other = 0);
 };
 
 /// Runs body(rank) for ranks [0, count) on a thread each.
@@ -90,13 +92,14 @@ inline void on_threads(int32_t count, const std::function<void(int32_t)>& body) 
   for (std::thread& thread : threads) thread.join();
 }
 
-inline std::vector<std::shared_ptr<Client>> Job::join_all() {
+inline std::vector<std::shared_ptr<Client>> Job::join_all(net::Loop* others, int32_t first_other) {
   const size_t count = static_cast<size_t>(options.world_size);
   std::vector<std::shared_ptr<Client>> clients(count);
   std::vector<Status> joined(count);
   on_threads(options.world_size, [&](int32_t rank) {
     const size_t index = static_cast<size_t>(rank);
-    auto client = Client::connect(loop.get(), client_options(rank), patiently());
+    net::Loop* const own = others != nullptr && rank >= first_other ? others : loop.get();
+    auto client = Client::connect(own, client_options(rank), patiently());
     joined[index] = client.status();
     if (!client.ok()) return;
     clients[index] = std::move(client).value();
