@@ -59,6 +59,8 @@ struct FleetOptions {
   int restarts = 0;  ///< after failures, so far; else the attempt says it
   /// Node 0 serves there now, and waits for the others. Not ok ends the meeting.
   std::function<Status(const std::string& host, uint16_t port)> on_served;
+  /// This agent joins now: from here on the attempt may begin without its notice.
+  std::function<void()> on_join;
 };
 
 /// One node as it introduced itself.

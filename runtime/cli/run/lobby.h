@@ -34,7 +34,7 @@ struct LobbyOptions {
 
 /// What a lead says to other leads, of which only one may go on.
 struct Standing {
-  int attempt = -1;  ///< that it has led last
+  int attempt = -1;  ///< the last one that it saw begin
   int agents = 0;    ///< there, or in it
 };
 

@@ -197,6 +197,7 @@ Status Fleet::join(const Wait& wait) {
   Event joined;
   DT_TRY_VALUE(std::thread reminder,
                start_thread("says which nodes are missing", [&] { remind(joined); }));
+  if (options_.on_join) options_.on_join();
   const Result<store::Verdict> verdict = member_->join(record, wait);
   joined.set();
   reminder.join();

@@ -13,6 +13,7 @@ namespace {
 constexpr size_t kMaxText = 1 << 16;
 constexpr int kMaxCount = 1 << 30;  // of attempts and restarts, which go on counting
 constexpr size_t kSeatBytes = 4 + 8 + 4 + 8;
+constexpr size_t kRosterBytes = 7 * 4;
 
 void write_roster(store::Writer& writer, const Roster& roster) {
   writer.i32(roster.attempt).i32(roster.restarts).text(roster.job_id).i32(roster.max_restarts);
@@ -51,6 +52,21 @@ const Presence& latest(const std::vector<Presence>& there) {
   return *std::max_element(there.begin(), there.end(), [](const Presence& a, const Presence& b) {
     return std::pair(a.last.attempt, a.last.restarts) < std::pair(b.last.attempt, b.last.restarts);
   });
+}
+
+/// The attempts of which the next one needs a majority: the last one that anybody saw begin, which
+/// may be none, then those that may have begun since.
+std::vector<const Roster*> deciding(const std::vector<Presence>& there) {
+  const Presence& newest = *std::max_element(
+      there.begin(), there.end(),
+      [](const Presence& a, const Presence& b) { return a.begun.attempt < b.begun.attempt; });
+  std::vector<const Roster*> attempts{&newest.begun};
+  for (const Presence& each : there) {
+    for (const Roster& joined : each.unsure) {
+      if (joined.attempt > newest.begun.attempt) attempts.push_back(&joined);
+    }
+  }
+  return attempts;
 }
 
 bool is_there(const std::vector<Presence>& there, uint64_t nonce) {
@@ -105,22 +121,29 @@ Judgement judge(const RosterRules& rules, const std::vector<Presence>& there,
     judged.why = "nobody is there";
     return judged;
   }
-  const Roster& base = latest(there).last;
-  std::vector<std::string> absent;
-  bool expects_more = base.attempt < 0 && count < rules.node_count;
-  for (const Seat& seat : base.seats) {
-    if (is_there(there, seat.nonce)) continue;
-    absent.push_back(seat.text());
-    if (gone.count(seat.nonce) == 0 && !is_replaced(there, seat)) expects_more = true;
+  const std::vector<const Roster*> attempts = deciding(there);
+  const int begun = attempts.front()->attempt;
+  bool expects_more = begun < 0 && count < rules.node_count;
+  for (const Roster* each : attempts) {
+    std::vector<std::string> absent;
+    for (const Seat& seat : each->seats) {
+      if (is_there(there, seat.nonce)) continue;
+      absent.push_back(seat.text());
+      if (gone.count(seat.nonce) == 0 && !is_replaced(there, seat)) expects_more = true;
+    }
+    const size_t agents = each->seats.size();
+    const size_t kept = agents - absent.size();
+    if (rules.allow_minority || each->attempt < 0 || 2 * kept > agents) continue;
+    if (judged.why.empty()) {
+      judged.why = format(
+          "%zu of the %zu agents of attempt %d%s %s there, and the next attempt needs %zu of them, "
+          "so that two sides of a broken network never go on both; missing: %s",
+          kept, agents, each->attempt, each->attempt == begun ? "" : ", which may have begun,",
+          kept == 1 ? "is" : "are", agents / 2 + 1, store::item_list(absent).c_str());
+    }
   }
-  const size_t kept = base.seats.size() - absent.size();
-  if (!rules.allow_minority && base.attempt >= 0 && 2 * kept <= base.seats.size()) {
+  if (!judged.why.empty()) {
     judged.minority = !expects_more || !patient;
-    judged.why = format(
-        "%zu of the %zu agents of attempt %d %s there, and the next attempt needs %zu of them, so "
-        "that two sides of a broken network never go on both; missing: %s",
-        kept, base.seats.size(), base.attempt, kept == 1 ? "is" : "are", base.seats.size() / 2 + 1,
-        store::item_list(absent).c_str());
     return judged;
   }
   if (count < rules.min_nodes || (expects_more && patient)) {
@@ -134,9 +157,12 @@ Judgement judge(const RosterRules& rules, const std::vector<Presence>& there,
 std::vector<Presence> take_doubles(std::vector<Presence>* there) {
   std::vector<Presence> doubles;
   if (there->empty()) return doubles;
-  const Roster base = latest(*there).last;
+  std::set<uint64_t> known;
+  for (const Roster* each : deciding(*there)) {
+    for (const Seat& seat : each->seats) known.insert(seat.nonce);
+  }
   std::stable_partition(there->begin(), there->end(),
-                        [&](const Presence& each) { return base.rank_of(each.seat.nonce) >= 0; });
+                        [&](const Presence& each) { return known.count(each.seat.nonce) != 0; });
   std::set<int> taken;
   std::vector<Presence> kept;
   for (Presence& each : *there) {
@@ -145,6 +171,21 @@ std::vector<Presence> take_doubles(std::vector<Presence>* there) {
   }
   *there = std::move(kept);
   return doubles;
+}
+
+void note_joined(Presence* presence) {
+  // Attempts of the same agents ask for the same majority: one of them is enough, as the latest.
+  std::erase_if(presence->unsure, [&](const Roster& each) {
+    return std::equal(each.seats.begin(), each.seats.end(), presence->last.seats.begin(),
+                      presence->last.seats.end(),
+                      [](const Seat& a, const Seat& b) { return a.nonce == b.nonce; });
+  });
+  presence->unsure.push_back(presence->last);
+}
+
+void note_begun(Presence* presence) {
+  presence->begun = presence->last;
+  presence->unsure.clear();
 }
 
 Roster next_roster(const std::vector<Presence>& there, int lead) {
@@ -181,6 +222,9 @@ std::string encode(const Presence& presence) {
   writer.i32(presence.seat.node).u64(presence.seat.nonce).text(presence.seat.host);
   writer.i64(presence.seat.pid).i64(presence.serial);
   write_roster(writer, presence.last);
+  write_roster(writer, presence.begun);
+  writer.u32(static_cast<uint32_t>(presence.unsure.size()));
+  for (const Roster& each : presence.unsure) write_roster(writer, each);
   return writer.take();
 }
 
@@ -199,7 +243,11 @@ bool decode(std::string_view bytes, Presence* out) {
   store::Reader reader(bytes);
   out->seat = read_seat(reader);
   out->serial = reader.i64();
-  return read_roster(reader, &out->last) && reader.done();
+  bool good = read_roster(reader, &out->last);
+  good = read_roster(reader, &out->begun) && good;
+  out->unsure.resize(reader.count(kRosterBytes));
+  for (Roster& each : out->unsure) good = read_roster(reader, &each) && each.attempt >= 0 && good;
+  return good && reader.done();
 }
 
 bool decode(std::string_view bytes, Offer* out) {

@@ -43,6 +43,9 @@ struct Presence {
   Seat seat;
   int64_t serial = 0;  ///< grows with each wait of the process
   Roster last;         ///< the last attempt that it agreed to take part in
+  Roster begun;        ///< the last one that it saw begin
+  /// Those whose meeting it joined since, in order: each may have begun without its notice.
+  std::vector<Roster> unsure;
 };
 
 /// The answer to it.
@@ -68,11 +71,16 @@ struct RosterRules {
 
 /// Whether the agents that are there may begin an attempt, and if not, why.
 ///
-/// No two attempts ever run beside each other on the two sides of a broken network: an attempt
-/// begins only when each of its agents has agreed, an agent agrees to ever later attempts only, and
-/// those that are there must be more than half of the last attempt that any of them has agreed to.
-/// Any two such majorities share an agent, so the second one knows of the first one's attempt. A
-/// process that was started in the place of another counts as new: it knows nothing.
+/// No two attempts ever run at the same time on the two sides of a broken network:
+/// - An attempt begins only when each of its agents has joined its meeting. An agent joins ever
+///   later attempts only, and remembers those that may have begun: the last one that it saw begin,
+///   and those that it has joined since.
+/// - The agents that are there must be more than half of the last attempt that any of them saw
+///   begin, and of each later one that any of them has joined. Two such majorities share an agent,
+///   so the second one knows of the attempt that the first one began.
+/// - An attempt that was agreed upon and did not begin replaces nothing: those of its agents that
+///   never joined it are free, and may be a majority of the one before together with others.
+/// A process that was started in the place of another counts as new: it knows nothing.
 struct Judgement {
   bool go = false;
   bool minority = false;  ///< it fails for the majority, and nobody is expected
@@ -84,9 +92,14 @@ struct Judgement {
 Judgement judge(const RosterRules& rules, const std::vector<Presence>& there,
                 const std::set<uint64_t>& gone, bool patient);
 
-/// Moves those out of `there` whose node another agent has: one of the last attempt, else the one
-/// that came first. Pure.
+/// Moves those out of `there` whose node another agent has: one of the attempts that judge() asks
+/// for a majority of, else the one that came first. Pure.
 std::vector<Presence> take_doubles(std::vector<Presence>* there);
+
+/// The agent joins the meeting of `presence->last`.
+void note_joined(Presence* presence);
+/// It saw that attempt begin.
+void note_begun(Presence* presence);
 
 /// The attempt of those that are there, served by `lead`, which is one of them. Pure.
 Roster next_roster(const std::vector<Presence>& there, int lead);

@@ -77,7 +77,7 @@ class Rounds {
   LobbyOptions options_;
   std::unique_ptr<Lobby> lobby_;   // null: to be looked for
   std::vector<Presence> invited_;  // the lead: whom it has chosen for the next attempt
-  Presence self_;                  // last: the attempt that this agent has agreed to
+  Presence self_;                  // written by the main thread, between and before attempts
   std::set<uint64_t> gone_;        // agents of it that are lost
   int preferred_ = -1;             // address to look at first
   int lost_lead_ = -1;             // and last
@@ -168,13 +168,13 @@ std::string Rounds::nobody_text(const Status& last) const {
   for (const net::HostPort& each : agent_->node.addresses) {
     addresses.push_back(net::host_port_text(each.host, each.port));
   }
-  const size_t agents = self_.last.seats.size();
+  const size_t agents = self_.begun.seats.size();
   const std::string alone =
       agents < 2 ? std::string()
                  : format(
                        "; it is 1 of the %zu agents of attempt %d, and the next attempt needs "
                        "%zu of them",
-                       agents, self_.last.attempt, agents / 2 + 1);
+                       agents, self_.begun.attempt, agents / 2 + 1);
   return format("at %s%s; the last try: %s", store::item_list(addresses).c_str(), alone.c_str(),
                 last.message().c_str());
 }
@@ -259,7 +259,7 @@ Result<std::optional<Offer>> Rounds::follow(const Wait& wait) {
 
 Standing Rounds::standing(const std::vector<Presence>& there) const {
   Standing standing;
-  standing.attempt = self_.last.attempt;
+  standing.attempt = self_.begun.attempt;
   standing.agents = static_cast<int>(there.size());
   return standing;
 }
@@ -365,10 +365,12 @@ Status Rounds::meet(const Roster& roster) {
     };
   }
   self_.last = roster;  // agreed: no other attempt of this number or an earlier one
+  options.on_join = [this] { note_joined(&self_); };
   auto met = stoppable(options.timeout_ms, [&](const Wait& wait) {
     return Fleet::meet(agent_->loop.get(), options, wait);
   });
   DT_TRY(met.status());
+  note_begun(&self_);
   take_fleet(agent_, std::move(met).value());
   SupervisorPlan& plan = agent_->plan;
   plan.place.attempt = roster.attempt;

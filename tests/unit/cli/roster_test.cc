@@ -3,11 +3,15 @@
 
 #include <doctest/doctest.h>
 
+#include <bit>
+
 using dt::cli::decode;
 using dt::cli::encode;
 using dt::cli::judge;
 using dt::cli::Judgement;
 using dt::cli::next_roster;
+using dt::cli::note_begun;
+using dt::cli::note_joined;
 using dt::cli::Offer;
 using dt::cli::Presence;
 using dt::cli::Roster;
@@ -44,7 +48,7 @@ Presence presence(const Seat& who, const Roster& last = {}) {
   Presence made;
   made.seat = who;
   made.serial = 7;
-  made.last = last;
+  made.last = made.begun = last;
   return made;
 }
 
@@ -157,6 +161,103 @@ TEST_CASE("no two sides of any cut begin both") {
   }
 }
 
+namespace {
+
+/// Five agents took part in attempt 3. Nodes 0, 1 and 2 were to make attempt 4: each node of
+/// `joined` has joined its meeting, and each of `saw` has seen it begin.
+std::vector<Presence> five_agents(unsigned joined, unsigned saw) {
+  std::vector<Seat> seats;
+  for (int node = 0; node < 5; ++node) seats.push_back(seat(node));
+  const Roster next = roster(4, {seat(0), seat(1), seat(2)});
+  std::vector<Presence> agents;
+  for (unsigned node = 0; node < 5; ++node) {
+    agents.push_back(presence(seats[node], roster(3, seats)));
+    if (((joined >> node) & 1) == 0) continue;
+    agents.back().last = next;
+    note_joined(&agents.back());
+    if (((saw >> node) & 1) != 0) note_begun(&agents.back());
+  }
+  return agents;
+}
+
+RosterRules five_nodes() {
+  RosterRules rules;
+  rules.node_count = 5;
+  return rules;
+}
+
+std::vector<Presence> side_of(const std::vector<Presence>& agents, unsigned nodes) {
+  std::vector<Presence> side;
+  for (unsigned node = 0; node < agents.size(); ++node) {
+    if (((nodes >> node) & 1) != 0) side.push_back(agents[node]);
+  }
+  return side;
+}
+
+}  // namespace
+
+TEST_CASE("an attempt that was agreed upon and did not begin replaces nothing") {
+  // Node 2 was cut off before it joined: it is free to go on with 3 and 4.
+  const auto agents = five_agents(0b00011, 0);
+  const Judgement two = judge(five_nodes(), side_of(agents, 0b00011), {}, false);
+  CHECK(two.minority);
+  CHECK(two.why.find("2 of the 5 agents of attempt 3 are there, and the next attempt needs 3") ==
+        0);
+  CHECK(judge(five_nodes(), side_of(agents, 0b11100), {}, false).go);
+}
+
+TEST_CASE("an attempt that may have begun unnoticed asks for a majority, too") {
+  const auto agents = five_agents(0b00111, 0b00011);  // node 2 has not heard that it began
+  CHECK(judge(five_nodes(), side_of(agents, 0b00011), {}, false).go);
+  const Judgement three = judge(five_nodes(), side_of(agents, 0b11100), {}, false);
+  CHECK(three.minority);
+  CHECK(three.why ==
+        "1 of the 3 agents of attempt 4, which may have begun, is there, and the next attempt "
+        "needs 2 of them, so that two sides of a broken network never go on both; missing: node 0 "
+        "(host n0, dt run pid 0), node 1 (host n1, dt run pid 1)");
+  RosterRules allowed = five_nodes();
+  allowed.allow_minority = true;
+  CHECK(judge(allowed, side_of(agents, 0b11100), {}, false).go);
+  // Together they know it all, and the next number is free on both sides.
+  CHECK(judge(five_nodes(), agents, {}, false).go);
+  CHECK(next_roster(agents, 0).attempt == 5);
+}
+
+TEST_CASE("no two sides of any cut begin both, however far the attempt before has come") {
+  for (unsigned joined = 0; joined < 8; ++joined) {
+    for (unsigned saw = 0; saw < (joined == 7 ? 8u : 1u); ++saw) {
+      const auto agents = five_agents(joined, saw);
+      for (unsigned cut = 0; cut < 32; ++cut) {
+        CAPTURE(joined);
+        CAPTURE(saw);
+        CAPTURE(cut);
+        const auto goes = [&](unsigned nodes) {
+          return judge(five_nodes(), side_of(agents, nodes), {}, false).go;
+        };
+        CHECK_FALSE((goes(cut) && goes(~cut & 31u)));
+        // Where it has begun somewhere, nobody goes on without a majority of it.
+        const int kept = std::popcount(cut & 7u);
+        if (joined == 7 && saw == 7) CHECK(goes(cut) == (kept >= 2));
+      }
+    }
+  }
+}
+
+TEST_CASE("meetings of the same agents that fail one after the other are remembered once") {
+  Presence agent = presence(seat(0), kThree);
+  for (int attempt = 5; attempt < 9; ++attempt) {
+    agent.last = roster(attempt, {seat(0), attempt == 6 ? seat(2) : seat(1)});
+    note_joined(&agent);
+  }
+  REQUIRE(agent.unsure.size() == 2);
+  CHECK(agent.unsure[0].attempt == 6);
+  CHECK(agent.unsure[1].attempt == 8);
+  CHECK(agent.begun.attempt == 4);
+  note_begun(&agent);
+  CHECK(agent.unsure.empty());
+  CHECK(agent.begun.attempt == 8);
+}
+
 TEST_CASE("whoever serves is node 0 of the attempt, the others follow in their order") {
   const std::vector<Presence> there{presence(seat(2), kThree), presence(seat(0), kThree),
                                     presence(seat(1), kThree)};
@@ -190,14 +291,20 @@ TEST_CASE("agents look for the lead in one order") {
 
 TEST_CASE("what agents tell each other comes over whole, and nonsense is refused") {
   Presence said = presence(seat(2, 3), kThree);
+  said.last = roster(5, {seat(2, 3)});
+  note_joined(&said);
   Presence heard;
   REQUIRE(decode(encode(said), &heard));
   CHECK(heard.seat.nonce == said.seat.nonce);
   CHECK(heard.seat.host == "n2");
   CHECK(heard.serial == 7);
-  CHECK(heard.last.attempt == 4);
-  CHECK(heard.last.seats.size() == 3);
+  CHECK(heard.last.attempt == 5);
   CHECK(heard.last.port == 4711);
+  CHECK(heard.begun.attempt == 4);
+  CHECK(heard.begun.seats.size() == 3);
+  REQUIRE(heard.unsure.size() == 1);
+  CHECK(heard.unsure[0].attempt == 5);
+  CHECK(heard.unsure[0].seats[0].nonce == seat(2, 3).nonce);
   Offer offer;
   offer.end_code = 3;
   offer.end_text = "over";
