@@ -29,6 +29,18 @@ Status refusal(const Member& member, std::string message) {
 
 // ---- hello ----
 
+Status check_rank(const Hello& hello) {
+  const Member& member = hello.member;
+  const bool is_tool = member.rank == -1;
+  // A world size that makes no sense is refused as such.
+  if (is_tool || hello.world_size < 1) return {};
+  if (member.rank >= 0 && member.rank < hello.world_size) return {};
+  return refusal(member, format("rank %d %s is out of range: the job has world size %d, so ranks "
+                                "are 0 to %d",
+                                member.rank, process_text(member).c_str(), hello.world_size,
+                                hello.world_size - 1));
+}
+
 namespace {
 
 Status over(const char* operation, const Member& member, std::string message) {
@@ -71,14 +83,7 @@ Status JoinTable::check_identity(const Hello& hello) const {
                "rank with the same world size",
                store.c_str(), setup_.world_size, hello.member.text().c_str(), hello.world_size));
   }
-  if (hello.member.rank < 0 || hello.member.rank >= setup_.world_size) {
-    return refusal(
-        hello.member,
-        format("%s is out of range: the job has world size %d, so ranks are 0 to %d",
-               format("rank %d %s", hello.member.rank, process_text(hello.member).c_str()).c_str(),
-               setup_.world_size, setup_.world_size - 1));
-  }
-  return {};
+  return check_rank(hello);
 }
 
 Status JoinTable::rank_is_over(const Slot& slot, const Member& newcomer) const {

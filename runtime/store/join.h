@@ -18,6 +18,8 @@ namespace dt::store {
 
 /// CONFIG for what `member` brought to the join.
 Status refusal(const Member& member, std::string message);
+/// Whether the rank is one of a job of the hello's own world size; a tool (-1) is in none.
+Status check_rank(const Hello& hello);
 
 /// The operation of a refusal by a store whose attempt is older than the one refused, or in which
 /// the rank has been already: a newer store may follow at its address.

@@ -163,6 +163,15 @@ void Server::Impl::reported(uint64_t id, const Session& reporter, const Failure&
 }
 
 void Server::Impl::hello(uint64_t id, Session* session, const Request& request) {
+  // Before anything is begun or ended for it.
+  if (session->relayed && request.hello.member.rank < 0) {
+    return refuse(session,
+                  Status(Code::kInvalidArgument,
+                         "a relay brings ranks only; let this client dial the store itself"));
+  }
+  if (options_.any_job && request.hello.protocol == kProtocolVersion) {
+    if (const Status fits = check_rank(request.hello); !fits.ok()) return refuse(session, fits);
+  }
   if (options_.any_job && front_ == nullptr) {
     const Result<Impl*> other = find_other_job(request.hello);
     if (!other.ok()) return refuse(session, other.status());
@@ -171,13 +180,7 @@ void Server::Impl::hello(uint64_t id, Session* session, const Request& request) 
   if (begins_next_attempt(request.hello)) begin_next_attempt(request.hello);
   if (begins_next_job(request.hello)) begin_next_job();
   std::optional<uint64_t> superseded;
-  Status admitted;
-  if (session->relayed && request.hello.member.rank < 0) {
-    admitted = Status(Code::kInvalidArgument,
-                      "a relay brings ranks only; let this client dial the store itself");
-  } else {
-    admitted = joins_.admit(request.hello, id, &superseded);
-  }
+  const Status admitted = joins_.admit(request.hello, id, &superseded);
   if (!admitted.ok()) {
     refuse(session, admitted);
     return;

@@ -191,6 +191,31 @@ TEST_CASE("store: a higher attempt ends the one before, which hears of it, and l
   }
 }
 
+TEST_CASE("store: a rank that is out of range begins no attempt and no job, and ends none") {
+  Job job(2, any_job);
+  const auto own = join_both(job, "a");
+  const auto other = join_both(job, "b");
+  Failures failures;
+  failures.watch(own[0].get());
+  failures.watch(other[0].get());
+  for (const char* id : {"a", "b", "c"}) {
+    CAPTURE(std::string(id));
+    for (const int32_t rank : {-7, 2}) {
+      const Status refused = dial(job, rank, id, 3).status();
+      CHECK(refused.code() == Code::kConfig);
+      CHECK(refused.message() ==
+            format("rank %d (%s pid %d) is out of range: the job has world size 2, so ranks are 0 "
+                   "to 1",
+                   rank, job.host_of(rank).c_str(), 10 + rank));
+    }
+  }
+  for (const auto& clients : {own, other}) CHECK(clients[0]->set("k", "v", patiently()).ok());
+  CHECK(failures.count() == 0);
+  CHECK(dial(job, -1, "c", -1, 0).status().code() == Code::kConfig);  // nobody's job still
+  leave(own);
+  leave(other);
+}
+
 TEST_CASE("store: a rank that joins when a higher attempt begins is answered, not left waiting") {
   Job job(2, any_job);
   const auto early = dial(job, 0, "a").value();
