@@ -80,6 +80,7 @@ class Relay::Impl {
   void accept(std::unique_ptr<net::Connection> connection);
   void open_channel(uint64_t id);
   void said(uint64_t id, const char* data, size_t bytes);
+  void pass_on(uint64_t channel, std::string_view bytes);
   void drained(uint64_t id);
   void turned_away(uint64_t id, const Status& why, bool plain);
   void gone(uint64_t id, int error);
@@ -323,8 +324,14 @@ void Relay::Impl::said(uint64_t id, const char* data, size_t bytes) {
   if (local.over || local.channel == 0) return;
   // Who does not read is not read, but for what was on its way.
   if (local.paused) return void(local.held.append(data, bytes));
-  for (size_t at = 0; at < bytes; at += kMaxDataBytes) {
-    say(FrameType::kData, local.channel, {data + at, std::min(kMaxDataBytes, bytes - at)});
+  pass_on(local.channel, {data, bytes});
+}
+
+/// The store ends an uplink whose frames are longer than kMaxDataBytes.
+void Relay::Impl::pass_on(uint64_t channel, std::string_view bytes) {
+  while (!bytes.empty()) {
+    say(FrameType::kData, channel, bytes.substr(0, kMaxDataBytes));
+    bytes.remove_prefix(std::min(kMaxDataBytes, bytes.size()));
   }
 }
 
@@ -360,7 +367,7 @@ void Relay::Impl::gone(uint64_t id, int error) {
   // What it said last, and was not passed on while it did not read, counts; a goodbye above all.
   if (local.paused) {
     say(FrameType::kResume, local.channel, {});
-    if (!local.held.empty()) say(FrameType::kData, local.channel, local.held);
+    pass_on(local.channel, local.held);
   }
   const char how = error == 0 ? kOrderly : kLost;
   say(FrameType::kClose, local.channel, {&how, 1});

@@ -2,6 +2,8 @@
 // Real clients, a real relay and a real server.
 #include "store/relay.h"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -360,6 +362,67 @@ TEST_CASE("relay: a rank that does not read keeps nobody waiting, and gets all o
   slow.say(ping, 99);
   REQUIRE(slow.hear(&frame));
   CHECK(frame.id == 99);
+}
+
+TEST_CASE("relay: what a rank said last may be much, and it ends before it has read its answers") {
+  constexpr size_t kLargeBytes = 4 << 20;
+  constexpr size_t kLastBytes = 1 << 20;  // of some frames of the uplink
+  constexpr int kQuestions = 12;
+  Job job(4);
+  const Node node(job);
+  const auto other = node.connect(&job, 2);
+  REQUIRE(other->set("large", std::string(kLargeBytes, 'x'), patiently()).ok());
+  auto slow = std::make_unique<PlainRank>(node);
+  slow->say_hello(job, 3);
+  Frame frame;
+  REQUIRE(slow->hear(&frame));
+  Request request;
+  request.type = FrameType::kSet;
+  request.keys = {"first"};
+  request.values = {std::string(kLargeBytes, 'y')};
+  for (uint64_t id = 2; id < 6; ++id) {  // the kernel gives a busy connection a larger window
+    slow->say(request, id);
+    REQUIRE(slow->hear(&frame));
+    CHECK(frame.id == id);
+  }
+  request = {};
+  request.type = FrameType::kGet;
+  request.keys = {"large"};
+  request.timeout_ms = kPatienceMs;
+  for (int i = 0; i < kQuestions; ++i) slow->say(request, 10);
+  const Deadline patience = Deadline::after_ms(kPatienceMs);
+  const Deadline enough = Deadline::after_ms(2'000);
+  const auto look_again_soon = [] {
+    Event never;
+    CHECK_FALSE(never.wait(briefly(10)));
+  };
+  // The relay pauses the rank some time after the rank's kernel takes no more of the answers.
+  for (int waiting = 0, before = -1; (waiting != before || waiting == 0) && !enough.passed();) {
+    before = waiting;
+    look_again_soon();
+    REQUIRE(ioctl(slow->fd, FIONREAD, &waiting) == 0);
+  }
+  // The relay's kernel takes this.
+  request = {};
+  request.type = FrameType::kSet;
+  request.keys = {"last"};
+  request.values = {std::string(kLastBytes, 'z')};
+  const std::string last = encode_frame(request.type, 11, encode_request(request));
+  size_t sent = 0;
+  int unread = 1;
+  while ((sent < last.size() || unread > 0) && !enough.passed()) {
+    const ssize_t bytes =
+        send(slow->fd, last.data() + sent, last.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (bytes > 0) sent += static_cast<size_t>(bytes);
+    REQUIRE(ioctl(slow->fd, SIOCOUTQ, &unread) == 0);
+    look_again_soon();
+  }
+  slow = nullptr;  // with a reset, because it has not read everything
+  // The store hears of its end behind what it said last, and until then refuses another.
+  Status again = node.try_connect(&job, 3).status();
+  while (!again.ok() && !patience.passed()) again = node.try_connect(&job, 3).status();
+  CHECK(again.ok());
+  CHECK(other->ping(patiently()).ok());
 }
 
 TEST_CASE("relay: the store forgets a rank that it has ended before the rank hangs up") {
