@@ -8,6 +8,7 @@
 #include <memory>
 #include <tuple>
 
+#include "cli/run/lobby.h"
 #include "dt_run.h"
 #include "held_port.h"
 
@@ -38,6 +39,7 @@ class ElasticJob {
     program.insert(program.end(), mode.begin(), mode.end());
     return start(node, {}, program);
   }
+  uint16_t port(size_t i) const { return static_cast<uint16_t>(ports_[i]->port()); }
   std::string address(size_t i) const { return "127.0.0.1:" + std::to_string(ports_[i]->port()); }
   std::string addresses() const {
     std::string all = address(0);
@@ -335,6 +337,63 @@ TEST_CASE(
   for (Process* agent : {&zero, &two}) agent->send(SIGTERM);
   for (Process* agent : {&zero, &two}) CHECK(agent->wait() == 128 + SIGTERM);
   one.send(SIGKILL);
+}
+
+namespace {
+
+/// This process as the agent of node 0 of two. It serves the lobby, and offers attempts whose
+/// meeting nobody serves.
+class FakeLead {
+ public:
+  explicit FakeLead(const ElasticJob& job) {
+    options_.node.node_count = 2;
+    options_.node.addresses = {{"127.0.0.1", job.port(0)}};
+    options_.host_name = "h";
+    options_.nonce = 1;
+    auto opened = dt::cli::Lobby::open(loop_.get(), options_, patience_);
+    REQUIRE_MESSAGE(opened.ok(), opened.status().message());
+    lobby_ = std::move(opened).value();
+  }
+  /// To whoever waits. False: nobody does.
+  bool offer() {
+    const auto there = lobby_->waiting(patience_);
+    REQUIRE(there.ok());
+    if (there.value().empty()) return false;
+    dt::cli::Offer offer;
+    offer.roster.attempt = next_attempt_++;
+    offer.roster.job_id = "job";
+    offer.roster.host = "127.0.0.1";
+    offer.roster.port = nobody_.port();
+    offer.roster.seats = {{0, options_.nonce, options_.host_name, 7}, there.value()[0].seat};
+    REQUIRE(lobby_->answer(there.value(), offer).ok());
+    return true;
+  }
+  void vanish() { lobby_.reset(); }
+
+ private:
+  const dt::Wait patience_{dt::Deadline::after_ms(kPatienceMs), nullptr};
+  const HeldPort nobody_;
+  const std::unique_ptr<dt::net::Loop> loop_ = std::move(dt::net::Loop::start()).value();
+  dt::cli::LobbyOptions options_;
+  std::unique_ptr<dt::cli::Lobby> lobby_;
+  int next_attempt_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("when the agent that serves vanishes after its offer, the others meet again at once") {
+  ElasticJob job(2, 1, {"--min-nodes", "2"});
+  FakeLead lead(job);
+  Process& one = job.start(1);
+  const dt::test::Watch watch({one.pid()});
+  while (!lead.offer()) REQUIRE_FALSE(watch.all_ended(20));
+  lead.vanish();
+  CHECK(
+      one.wait_for_error("dt: warning: attempt 0 has not begun: node 0 (host h, dt run pid 7), "
+                         "which serves it, is gone: "));
+  CHECK(one.wait_for_error(" found no agent that serves the next attempt at " + job.address(0)));
+  one.send(SIGTERM);
+  CHECK(one.wait() == 128 + SIGTERM);
 }
 
 TEST_CASE("a rank that comes while its attempt ends waits for the next one") {

@@ -68,13 +68,13 @@ FleetOptions fleet_options(Agent& agent);
 /// The ranks' place follows from it.
 void take_fleet(Agent* agent, std::unique_ptr<Fleet> fleet);
 
-/// A wait for other nodes, which a signal to this agent ends.
+/// A wait for other nodes, which a signal to this agent ends, and whatever else fires `interrupt`.
 template <class F>
-auto while_stoppable(Agent* agent, Signals* signals, int64_t timeout_ms, F&& function)
-    -> decltype(function(std::declval<const Wait&>())) {
-  DT_TRY_VALUE(const auto stop, StopInterrupt::start(agent->loop.get(), signals));
+auto while_stoppable(Agent* agent, Signals* signals, int64_t timeout_ms, Interrupt* interrupt,
+                     F&& function) -> decltype(function(std::declval<const Wait&>())) {
+  DT_TRY_VALUE(const auto stop, StopInterrupt::start(agent->loop.get(), signals, interrupt));
   const Deadline deadline = Deadline::after_ms(timeout_ms);
-  auto result = function(Wait{deadline, stop->interrupt()});
+  auto result = function(Wait{deadline, interrupt});
   if (!result.ok()) {
     agent->stopped_by = stop->signal();
   } else if (stop->signal() != 0) {  // it came a moment too late: the attempt ends by it
@@ -82,6 +82,13 @@ auto while_stoppable(Agent* agent, Signals* signals, int64_t timeout_ms, F&& fun
     agent->plan.stopped_here = true;
   }
   return result;
+}
+
+template <class F>
+auto while_stoppable(Agent* agent, Signals* signals, int64_t timeout_ms, F&& function)
+    -> decltype(function(std::declval<const Wait&>())) {
+  Interrupt interrupt;
+  return while_stoppable(agent, signals, timeout_ms, &interrupt, std::forward<F>(function));
 }
 
 struct AttemptEnd {

@@ -165,6 +165,13 @@ Result<Offer> Lobby::await_offer(const Presence& presence, const Wait& wait) {
   }
 }
 
+void Lobby::on_lost(std::function<void()> lost) {
+  if (!lost) return client_->on_failure({});
+  client_->on_failure([lost = std::move(lost)](const store::Failure& failure) {
+    if (failure.store_gone) lost();
+  });
+}
+
 std::string Lobby::lead_text() {
   const auto values = client_->multi_get({kTextKey}, wait_of(kLobbyAnswerMs));
   return values.ok() ? values.value()[0].value_or("").substr(0, kMaxWhy) : std::string();
@@ -211,11 +218,11 @@ Result<std::vector<Presence>> Lobby::waiting(const Wait& wait) {
 Status Lobby::answer(const std::vector<Presence>& whom, const Offer& offer) {
   std::vector<std::pair<std::string, std::string>> pairs;
   const std::string text = encode(offer);
-  for (const Presence& each : whom) {
-    pairs.emplace_back(offer_key(each), text);
-    answered_.insert({each.seat.nonce, each.serial});
-  }
-  return client_->multi_set(pairs, wait_of(kLobbyAnswerMs));
+  for (const Presence& each : whom) pairs.emplace_back(offer_key(each), text);
+  // Those that may not have heard it wait still, and are answered again.
+  DT_TRY(client_->multi_set(pairs, wait_of(kLobbyAnswerMs)));
+  for (const Presence& each : whom) answered_.insert({each.seat.nonce, each.serial});
+  return {};
 }
 
 void Lobby::tell(const std::string& text, const Standing& standing) {

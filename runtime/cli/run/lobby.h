@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -68,6 +69,9 @@ class Lobby {
   Status present(const Presence& presence, const Wait& wait);
   /// The answer. TIMEOUT at the deadline, when the lead is there; PEER_LOST when it is not.
   Result<Offer> await_offer(const Presence& presence, const Wait& wait);
+  /// `lost` runs on the loop's thread when the connection to the lead is gone; now, if it is
+  /// already. Empty: no more, once this returns.
+  void on_lost(std::function<void()> lost);
   /// What the lead waits for; empty unknown.
   std::string lead_text();
 

@@ -366,9 +366,25 @@ Status Rounds::meet(const Roster& roster) {
   }
   self_.last = roster;  // agreed: no other attempt of this number or an earlier one
   options.on_join = [this] { note_joined(&self_); };
-  auto met = stoppable(options.timeout_ms, [&](const Wait& wait) {
+  // A lead serves the lobby for as long as it lives. Once it is gone nobody answers at the meeting,
+  // where a follower would otherwise try until the time-out.
+  Interrupt ended;
+  if (!lobby_->leads()) {
+    lobby_->on_lost([&] {
+      ended.fire(Status(Code::kPeerLost,
+                        roster.seats.front().text() +
+                            ", which serves it, is gone: its agent was killed, or its machine or "
+                            "network is down; the others meet again"));
+    });
+  }
+  auto met = while_stoppable(agent_, signals_, options.timeout_ms, &ended, [&](const Wait& wait) {
     return Fleet::meet(agent_->loop.get(), options, wait);
   });
+  if (!lobby_->leads()) lobby_->on_lost({});
+  if (!met.ok() && ended.fired() && agent_->stopped_by == 0) {
+    lost_lead_ = roster.lead_node();
+    lobby_.reset();
+  }
   DT_TRY(met.status());
   note_begun(&self_);
   take_fleet(agent_, std::move(met).value());

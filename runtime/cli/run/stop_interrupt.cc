@@ -8,8 +8,9 @@
 
 namespace dt::cli {
 
-Result<std::unique_ptr<StopInterrupt>> StopInterrupt::start(net::Loop* loop, Signals* signals) {
-  std::unique_ptr<StopInterrupt> stop(new StopInterrupt(loop, signals));
+Result<std::unique_ptr<StopInterrupt>> StopInterrupt::start(net::Loop* loop, Signals* signals,
+                                                            Interrupt* interrupt) {
+  std::unique_ptr<StopInterrupt> stop(new StopInterrupt(loop, signals, interrupt));
   Status status(Code::kInvalidState, "the I/O thread has stopped");
   loop->run([&] {
     auto watched =
@@ -31,8 +32,8 @@ void StopInterrupt::on_readable() {
     if (signal != SIGINT && signal != SIGTERM && signal != SIGHUP && signal != SIGQUIT) continue;
     int none = 0;
     signal_.compare_exchange_strong(none, signal);
-    interrupt_.fire(Status(Code::kAborted, "stopped by " + signal_name(signal) +
-                                               " while waiting for the other nodes"));
+    interrupt_->fire(Status(Code::kAborted, "stopped by " + signal_name(signal) +
+                                                " while waiting for the other nodes"));
   }
 }
 

@@ -16,23 +16,24 @@ namespace dt::cli {
 /// to. Reads the signals as long as it lives; nobody else may then.
 class StopInterrupt {
  public:
-  /// Both are borrowed.
-  static Result<std::unique_ptr<StopInterrupt>> start(net::Loop* loop, Signals* signals);
+  /// All are borrowed. Fires `interrupt`, which something else may fire, too.
+  static Result<std::unique_ptr<StopInterrupt>> start(net::Loop* loop, Signals* signals,
+                                                      Interrupt* interrupt);
   ~StopInterrupt();
   StopInterrupt(const StopInterrupt&) = delete;
   StopInterrupt& operator=(const StopInterrupt&) = delete;
 
-  const Interrupt* interrupt() const { return &interrupt_; }
   /// 0 none came.
   int signal() const { return signal_.load(); }
 
  private:
-  StopInterrupt(net::Loop* loop, Signals* signals) : loop_(loop), signals_(signals) {}
+  StopInterrupt(net::Loop* loop, Signals* signals, Interrupt* interrupt)
+      : loop_(loop), signals_(signals), interrupt_(interrupt) {}
   void on_readable();
 
   net::Loop* const loop_;
   Signals* const signals_;
-  Interrupt interrupt_;
+  Interrupt* const interrupt_;
   std::atomic<int> signal_{0};
   std::unique_ptr<net::FdWatcher> watcher_;  // lives on the loop's thread
 };
