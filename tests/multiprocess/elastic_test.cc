@@ -396,6 +396,25 @@ TEST_CASE("when the agent that serves vanishes after its offer, the others meet 
   CHECK(one.wait() == 128 + SIGTERM);
 }
 
+TEST_CASE("a meeting that cannot succeed is not repeated for ever") {
+  ElasticJob job(2, 1, {"--min-nodes", "2"});
+  job.environment = {"DT_HEARTBEAT_TIMEOUT_MS=1000",  // twice that for each meeting
+                     "DT_RENDEZVOUS_TIMEOUT_MS=3000"};
+  FakeLead lead(job);
+  Process& one = job.start(1);
+  const dt::test::Watch watch({one.pid()});
+  const dt::Deadline patience = dt::Deadline::after_ms(kPatienceMs);
+  int offers = 0;
+  while (!watch.all_ended(20) && !patience.passed()) offers += lead.offer() ? 1 : 0;
+  CHECK(one.wait() == 1);
+  CHECK(offers >= 2);
+  CAPTURE(one.err);
+  CHECK(count_of(one.err, "dt: warning: attempt 0 has not begun: node 1 (host ") == 1);
+  CHECK(count_of(one.err,
+                 "dt run: no attempt has begun within 3.0 s of the first meeting that failed: node "
+                 "1 (host ") == 1);
+}
+
 TEST_CASE("a rank that comes while its attempt ends waits for the next one") {
   // As pods that are restarted one by one: nobody counts the attempts.
   const HeldPort port;

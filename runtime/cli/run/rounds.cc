@@ -57,6 +57,7 @@ class Rounds {
   std::string nobody_text(const Status& last) const;
   Status nobody_found(const Status& last) const;
   Status meet(const Roster& roster);
+  Status try_again(int attempt, const Status& failed);
   Result<AttemptEnd> attempt();
   void watch_arrivals(Fleet* running, Event& over);
   bool has_node(int node) const;
@@ -83,6 +84,7 @@ class Rounds {
   int lost_lead_ = -1;             // and last
   Deadline fenced_at_ = Deadline::after_ms(0);
   bool told_minority_ = false;
+  std::optional<Deadline> give_up_at_;  // since a meeting has failed; absent: the last one has not
 };
 
 Rounds::Rounds(Agent* agent, Signals* signals, Guardian* guardian)
@@ -405,6 +407,20 @@ Status Rounds::meet(const Roster& roster) {
   return {};
 }
 
+/// Ok: the next meeting may do better. Not for longer than agents wait for each other at all.
+Status Rounds::try_again(int attempt, const Status& failed) {
+  if (agent_->stopped_by != 0) return failed;
+  const int64_t limit_ms = agent_->config.integer("rendezvous.timeout_ms");
+  if (!give_up_at_) give_up_at_ = Deadline::after_ms(limit_ms);
+  if (give_up_at_->passed()) {
+    return failed.within(format("no attempt has begun within %s of the first meeting that failed",
+                                store::seconds_text(limit_ms).c_str()));
+  }
+  options_.logger->log(LogLevel::kWarning, "attempt %d has not begun: %s", attempt,
+                       failed.message().c_str());
+  return {};
+}
+
 /// The lead, on a thread of its own: a node that comes during the attempt ends it.
 void Rounds::watch_arrivals(Fleet* running, Event& over) {
   const int attempt = self_.last.attempt;
@@ -488,12 +504,11 @@ Result<int> Rounds::run() {
       return offer.end_code;
     }
     const Status met = meet(offer.roster);
-    if (!met.ok() && agent_->stopped_by != 0) return met;
     if (!met.ok()) {
-      options_.logger->log(LogLevel::kWarning, "attempt %d has not begun: %s", offer.roster.attempt,
-                           met.message().c_str());
+      DT_TRY(try_again(offer.roster.attempt, met));
       continue;
     }
+    give_up_at_.reset();
     told_minority_ = false;
     const auto end = attempt();
     const Status begun = end.status();
