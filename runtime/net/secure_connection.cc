@@ -245,6 +245,10 @@ size_t SecureConnection::queued_bytes() const {
   return state_->connection->queued_bytes() + state_->unsealed_bytes;
 }
 
+uint64_t SecureConnection::delivered_bytes() const {
+  return state_->connection == nullptr ? 0 : state_->connection->delivered_bytes();
+}
+
 size_t SecureConnection::kept_bytes() const {
   if (state_->connection == nullptr) return 0;
   return state_->connection->kept_bytes() + state_->unsealed_kept;

@@ -54,6 +54,7 @@ class SecureConnection {
   void shutdown();
   bool congested() const;
   size_t queued_bytes() const;
+  uint64_t delivered_bytes() const;
   size_t kept_bytes() const;
   void limit_kernel_buffers(int bytes);
   std::string peer_host() const;

@@ -2,8 +2,10 @@
 #include "net/tcp.h"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -45,6 +47,7 @@ struct TcpHandle final : Handle {
   uv_shutdown_t ending;
   ConnectionEvents events;
   Listener::OnAccept on_accept;
+  uint64_t written_bytes = 0;        // by the owner, in all
   size_t queued_bytes = 0;           // with those that are held
   size_t kept_bytes = 0;             // of `writes`
   std::string held;                  // small pieces, while `holding` or behind `writes`
@@ -294,6 +297,7 @@ void Connection::write(std::string bytes, SharedBytes shared) {
     return;
   }
   handle.queued_bytes += count;
+  handle.written_bytes += count;
   // Behind what is under way small pieces wait too: each request has a price of its own.
   const bool holds = handle.holding || !handle.writes.empty();
   if (holds && shared.size() == 0 && handle.held.size() + count <= kMaxHeldBytes) {
@@ -360,6 +364,13 @@ std::string Connection::peer_host() const {
 }
 
 size_t Connection::queued_bytes() const { return handle_->queued_bytes; }
+
+uint64_t Connection::delivered_bytes() const {
+  int sent = 0;  // by the kernel, and not acknowledged
+  if (handle_->guarded_fd >= 0 && ioctl(handle_->guarded_fd, SIOCOUTQ, &sent) != 0) sent = 0;
+  const size_t unsent = handle_->held.size() + uv_stream_get_write_queue_size(handle_->stream());
+  return handle_->written_bytes - unsent - static_cast<uint64_t>(sent);
+}
 
 size_t Connection::kept_bytes() const { return handle_->kept_bytes + handle_->held.capacity(); }
 

@@ -86,6 +86,9 @@ class Connection {
   void reset();
   /// How many bytes are not sent yet, with the shared ones.
   size_t queued_bytes() const;
+  /// How many bytes the peer's kernel has acknowledged, in all. While bytes are queued as well, the
+  /// peer's process reads: what the two kernels hold for it is full.
+  uint64_t delivered_bytes() const;
   /// The memory that its queue takes, without shared bytes.
   size_t kept_bytes() const;
   /// What the kernel may keep of it, either way; it counts against the memory of a cgroup.

@@ -22,12 +22,39 @@ void Server::Impl::begin_watch(int64_t now_ns) {
 
 void Server::Impl::beat(uint64_t id, Session* session, Request* request, int64_t now_ns) {
   // One that does not take our answers gets no more of them.
-  if (!session->connection->congested()) send(session, encode_frame(FrameType::kBeat, 0, {}));
+  if (!session->connection->congested()) {
+    send(session, encode_frame(FrameType::kBeat, 0, {}));
+    session->beat_ns = now_ns;
+  }
   const int32_t rank = session->member.rank;
   if (joins_.client_of(rank) != id) return;
   tell_disagreements(now_ns);
   const auto stall = vitals_.tell(rank, std::move(request->activity), now_ns);
   if (stall.has_value()) notice(*stall);
+}
+
+/// A large request may take longer to come than a client waits for a sign of life, and the client's
+/// own ones, which would be answered, are behind it. So it is given them while its bytes come.
+void Server::Impl::beat_unasked(Session* session) {
+  if (options_.heartbeat_ms == 0 || !session->welcomed || !session->parser.has_part()) return;
+  const int64_t now_ns = monotonic_ns();
+  if (now_ns - session->beat_ns < options_.heartbeat_ms * kNsPerMs) return;
+  session->beat_ns = now_ns;
+  send(session, encode_frame(FrameType::kBeat, 0, {}));
+}
+
+/// A connection with a long queue is not read, so the signs of life of its ranks wait in the
+/// kernel. A rank that takes bytes of that queue lives. One that is stopped takes none once what
+/// the two kernels hold for it is full.
+void Server::Impl::note_deliveries(int64_t now_ns) {
+  for (const auto& [id, session] : sessions_) {
+    if (!session->welcomed || session->member.rank < 0) continue;
+    const net::SecureConnection& carrier = session->connection->carrier();
+    if (carrier.queued_bytes() == 0) continue;
+    const uint64_t delivered = carrier.delivered_bytes();
+    if (std::exchange(session->delivered_bytes, delivered) == delivered) continue;
+    vitals_.heard(session->member.rank, now_ns);
+  }
 }
 
 void Server::Impl::compare_orders(uint64_t id, const Session& session, const Request& request,
@@ -126,6 +153,7 @@ void Server::Impl::look_for_silence(int64_t now_ns) {
   if (limit_ms == 0) return;
   // This process was stopped, or its machine was: what came meanwhile is not read yet.
   if (late_ms > limit_ms / 2) return vitals_.excuse_all(now_ns);
+  note_deliveries(now_ns);
   const std::vector<int32_t> silent = vitals_.silent(now_ns, limit_ms);
   if (silent.empty()) return;
   // Those whose signs of life are due a little later than the first one's are silent, too.

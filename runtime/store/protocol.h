@@ -96,6 +96,8 @@ class FrameParser {
   void set_max_payload(size_t bytes) { max_payload_bytes_ = bytes; }
   void feed(const char* data, size_t bytes);
   size_t kept_bytes() const { return buffer_.capacity(); }
+  /// A part of the next frame is there.
+  bool has_part() const { return begin_ < buffer_.size(); }
   /// True: `out` is the next frame. False: no whole frame is there, or the stream is broken.
   bool next(Frame* out);
   /// Not ok: the stream makes no sense; no further frame will come.

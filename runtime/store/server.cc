@@ -314,7 +314,11 @@ void Server::Impl::handle_frames(uint64_t id) {
       keep_within_budget();
       continue;
     }
-    if (!session->parser.status().ok()) refuse(session, session->parser.status());
+    if (session->parser.status().ok()) {
+      beat_unasked(session);
+    } else {
+      refuse(session, session->parser.status());
+    }
     break;
   }
   arm_timer();

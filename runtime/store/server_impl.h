@@ -74,10 +74,12 @@ class Server::Impl {
     Member member;
     bool relayed = false;  // its wire is a channel
     bool welcomed = false;
-    bool refused = false;       // waits for the other side to hang up, so that it can read why
-    bool one_too_many = false;  // told so as soon as its protocol is known
-    bool tolerated = false;     // silent, and taken for a PyTorch client's second connection
-    size_t noted_bytes = 0;     // what was kept for it when it was looked at last
+    bool refused = false;          // waits for the other side to hang up, so that it can read why
+    bool one_too_many = false;     // told so as soon as its protocol is known
+    bool tolerated = false;        // silent, and taken for a PyTorch client's second connection
+    int64_t beat_ns = 0;           // when it was given a sign of life last
+    uint64_t delivered_bytes = 0;  // over its wire, at the last look; see note_deliveries()
+    size_t noted_bytes = 0;        // what was kept for it when it was looked at last
 
     /// Not a stranger: it has said who it is.
     bool known() const { return welcomed || peer == Peer::kTorch; }
@@ -174,6 +176,8 @@ class Server::Impl {
   void tell_news();
   void begin_watch(int64_t now_ns);
   void beat(uint64_t id, Session* session, Request* request, int64_t now_ns);
+  void beat_unasked(Session* session);
+  void note_deliveries(int64_t now_ns);
   void set_busy(Session* session, Request* request, int64_t now_ns);
   bool name_laggards(Failure* failure, int32_t reporter, int64_t now_ns) const;
   void compare_orders(uint64_t id, const Session& session, const Request& request, int64_t now_ns);

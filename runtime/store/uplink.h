@@ -80,6 +80,7 @@ class Channel {
   void resume();
   bool paused() const { return paused_; }
   bool congested() const { return paused_ || uplink_->connection->congested(); }
+  const net::SecureConnection& carrier() const { return *uplink_->connection; }
   /// The host of the uplink where that is what ended; else empty.
   std::string lost_relay() const { return uplink_->ended ? uplink_->host : std::string(); }
 
@@ -107,6 +108,11 @@ class Wire {
   Channel* channel() const { return channel_.get(); }
   /// The connection, for an uplink; this is of no use any more.
   std::unique_ptr<net::SecureConnection> take_own() { return std::move(own_); }
+
+  /// What the bytes go over: the connection, or that of the uplink.
+  const net::SecureConnection& carrier() const {
+    return own_ != nullptr ? *own_ : channel_->carrier();
+  }
 
   bool is_open() const { return own_ == nullptr || own_->is_open(); }
   bool passed() const { return own_ != nullptr && own_->passed(); }

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include "fixture.h"
+#include "net/address.h"
+#include "store/protocol.h"
 
 using namespace dt;
 using namespace dt::store;
@@ -48,6 +54,63 @@ class HeldLoop {
  private:
   const std::shared_ptr<Event> held_ = std::make_shared<Event>();
   const std::shared_ptr<Event> released_ = std::make_shared<Event>();
+};
+
+/// A rank that reads and writes as slowly as a test likes: a blocking socket.
+struct BareRank {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  FrameParser parser{kMaxPayloadBytes};
+
+  BareRank(const Job& job, int32_t rank) {
+    const int small = 64 << 10;
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    const timeval patience{kPatienceMs / 1000, 0};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    const net::Address address =
+        net::resolve_now("127.0.0.1", job.server->port(), false).value()[0];
+    REQUIRE(connect(fd, reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0);
+    Request hello;
+    hello.type = FrameType::kHello;
+    hello.hello.protocol = kProtocolVersion;
+    hello.hello.job_id = "a";
+    hello.hello.attempt = 2;
+    hello.hello.member = {rank, job.host_of(rank), 10 + rank};
+    hello.hello.world_size = job.options.world_size;
+    hello.hello.nonce = 1;
+    say(hello, 1);
+    CHECK(hear().type == FrameType::kReply);
+    Request join;
+    join.type = FrameType::kJoin;
+    join.join = job.record(rank);
+    say(join, 2);
+  }
+  ~BareRank() { close(fd); }
+  BareRank(const BareRank&) = delete;
+  BareRank& operator=(const BareRank&) = delete;
+
+  void say(const Request& request, uint64_t id) {
+    write(encode_frame(request.type, id, encode_request(request)));
+  }
+  void write(std::string_view bytes) const {
+    REQUIRE(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+            static_cast<ssize_t>(bytes.size()));
+  }
+  /// Reads once; false: the stream has ended, or the patience of a test.
+  bool read_some() {
+    std::vector<char> buffer(64 << 10);
+    const ssize_t bytes = recv(fd, buffer.data(), buffer.size(), 0);
+    if (bytes > 0) parser.feed(buffer.data(), static_cast<size_t>(bytes));
+    return bytes > 0;
+  }
+  Frame hear() {
+    Frame frame;
+    while (!parser.next(&frame)) REQUIRE(read_some());
+    return frame;
+  }
+  bool is_readable(int ms) const {
+    pollfd wanted{fd, POLLIN, 0};
+    return poll(&wanted, 1, ms) == 1;
+  }
 };
 
 bool has(const std::string& text, const std::string& part) {
@@ -140,6 +203,59 @@ TEST_CASE("heartbeat: a rank that is away on purpose is waited for") {
   CHECK(told[0].what == "checkpoint");
   CHECK(told[0].max_ms == 60'000);
   CHECK(told[1].max_ms == 0);
+}
+
+TEST_CASE("heartbeat: a rank that takes a large answer slowly lives, until it takes no more") {
+  Job job(2, beat_often);
+  const auto other = job.connect(0);
+  BareRank slow(job, 1);
+  REQUIRE(other->join(job.record(0), patiently()).ok());
+  CHECK(slow.hear().id == 2);
+  Failures failures;
+  failures.watch(other.get());
+  REQUIRE(other->set("large", std::string(kMaxValueBytes, 'x'), patiently()).ok());
+  Request question;
+  question.type = FrameType::kGet;
+  question.keys = {"large"};
+  question.timeout_ms = kPatienceMs;
+  for (const uint64_t id : {3, 4}) slow.say(question, id);
+  const Deadline enough = Deadline::after_ms(2 * kSilenceMs);
+  while (!enough.passed()) {
+    REQUIRE(slow.read_some());  // and says nothing
+    REQUIRE(other->get("never", briefly(50)).status().code() == Code::kTimeout);
+  }
+  CHECK(failures.count() == 0);
+  const Failure failure = failures.wait_first();
+  CHECK(failure.info.rank == 1);
+  CHECK(has(failure.info.message, " has given no sign of life for 2."));
+}
+
+TEST_CASE("heartbeat: the store gives signs of life while a large request comes slowly") {
+  Job job(2, beat_often);
+  const auto other = job.connect(0);
+  BareRank slow(job, 1);
+  REQUIRE(other->join(job.record(0), patiently()).ok());
+  CHECK(slow.hear().id == 2);
+  Request request;
+  request.type = FrameType::kSet;
+  request.keys = {"large"};
+  request.values = {std::string(1 << 20, 'x')};
+  const std::string frame = encode_frame(request.type, 3, encode_request(request));
+  constexpr size_t kPieceBytes = 256;
+  std::string_view rest = frame;
+  int beats = 0;
+  for (; beats < 3 && rest.size() > kPieceBytes; rest.remove_prefix(kPieceBytes)) {
+    slow.write(rest.substr(0, kPieceBytes));
+    if (!slow.is_readable(20)) continue;
+    CHECK(slow.hear().type == FrameType::kBeat);
+    ++beats;
+  }
+  CHECK(beats == 3);
+  slow.write(rest);
+  Frame answer = slow.hear();
+  while (answer.type == FrameType::kBeat) answer = slow.hear();
+  CHECK(answer.type == FrameType::kReply);
+  CHECK(answer.id == 3);
 }
 
 TEST_CASE("heartbeat: a store that says nothing any more is lost") {
