@@ -214,16 +214,21 @@ void Fleet::tell_stop(int attempt, int signal, int count) {
   (void)member_->report_failure(format("stop/%d/%d", signal, count), {}, within(kTellMs));
 }
 
-void Fleet::tell_regroup(int attempt) {
+bool Fleet::tell_regroup(int attempt) {
   const auto first =
       keys_->compare_set(attempt_key(attempt, "first"), std::nullopt, kRegroup, within(kTellMs));
-  if (!first.ok() || !first.value().swapped) return;  // it ends already
-  (void)member_->report_failure(format("regroup/%d", attempt), {}, within(kTellMs));
+  if (!first.ok()) return false;
+  // A call before this one may have set it, although its answer came too late.
+  if (!first.value().swapped && first.value().current != kRegroup) return true;
+  if (!member_->report_failure(format("regroup/%d", attempt), {}, within(kTellMs)).ok()) {
+    return false;
+  }
   state_.with([&](State& state) {
     state.regroup_attempt = attempt;
     state.news.regroup = state.attempt == attempt;
   });
   wake();
+  return true;
 }
 
 std::set<int> Fleet::lost() const {

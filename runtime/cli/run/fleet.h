@@ -149,8 +149,9 @@ class Fleet {
   void tell_ranks_ended(int attempt);
   /// A parameter server of this node has failed for good, or was not started.
   void tell_server_failure(int attempt);
-  /// Node 0: this attempt shall end well before its time, see FleetNews. Any thread.
-  void tell_regroup(int attempt);
+  /// Node 0: this attempt shall end well before its time, see FleetNews. Any thread. False: the
+  /// store did not answer in time, so the others may not know; to be called again.
+  [[nodiscard]] bool tell_regroup(int attempt);
   /// Nodes whose agent is gone, or does not answer; 0 where this one knows no more of node 0.
   std::set<int> lost() const;
   /// One of them may live behind a broken network.

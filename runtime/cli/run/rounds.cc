@@ -431,9 +431,7 @@ void Rounds::watch_arrivals(Fleet* running, Event& over) {
     // One in the place of a node that takes part has to wait for the end of that.
     const bool come = std::any_of(there.value().begin(), there.value().end(),
                                   [&](const Presence& each) { return !has_node(each.seat.node); });
-    if (!come) continue;
-    running->tell_regroup(attempt);
-    return;
+    if (come && running->tell_regroup(attempt)) return;
   }
 }
 

@@ -174,6 +174,31 @@ TEST_CASE("where ranks go on without one that failed, no node must report within
   }
 }
 
+TEST_CASE("that an attempt shall end for a node that comes is told again where it was not heard") {
+  Pair pair;
+  REQUIRE(pair[0].publish(endpoints_of(1)).ok());
+  REQUIRE(pair[1].await_endpoints(1, soon()).ok());
+  const auto released = std::make_shared<dt::Event>();
+  pair.loops[0]->post([released] { (void)released->wait(soon()); });  // a busy machine
+  CHECK_FALSE(pair[0].tell_regroup(1));
+  released->set();
+  // The first call takes effect now, before the next one.
+  CHECK(pair[0].tell_regroup(1));
+  for (int node = 0; node < 2; ++node) {
+    bool regroup = false;
+    while (!regroup) {
+      await_wake(pair[node]);
+      regroup = pair[node].take_news().regroup;
+    }
+  }
+  // What has ended otherwise does not end for that, too.
+  pair[0].begin(2);
+  pair[1].begin(2);
+  pair[1].tell_failure(2, 1);
+  CHECK(pair[0].tell_regroup(2));
+  CHECK_FALSE(pair[0].take_news().regroup);
+}
+
 TEST_CASE("node 0 alone hears how each rank of another node ended") {
   Pair pair;
   REQUIRE(pair[0].publish(endpoints_of(1)).ok());
