@@ -208,12 +208,13 @@ TEST_CASE("heartbeat: a rank that is away on purpose is waited for") {
 TEST_CASE("heartbeat: a rank that takes a large answer slowly lives, until it takes no more") {
   Job job(2, beat_often);
   const auto other = job.connect(0);
+  // Before the store waits for signs of life.
+  REQUIRE(other->set("large", std::string(kMaxValueBytes, 'x'), patiently()).ok());
   BareRank slow(job, 1);
   REQUIRE(other->join(job.record(0), patiently()).ok());
   CHECK(slow.hear().id == 2);
   Failures failures;
   failures.watch(other.get());
-  REQUIRE(other->set("large", std::string(kMaxValueBytes, 'x'), patiently()).ok());
   Request question;
   question.type = FrameType::kGet;
   question.keys = {"large"};
