@@ -100,11 +100,12 @@ Peer Mesh::peer(int32_t rank) const {
 }
 
 /// As many as strangers may have, and at least as many as the ranks of the job may open for a
-/// communicator: all of them may call at the same time.
+/// communicator: all of them may call at the same time. But half of the descriptors stay for the
+/// program, which strangers could else leave without any.
 size_t Mesh::greeting_limit() const {
   const size_t own =
       static_cast<size_t>(options_.world_size) * static_cast<size_t>(options_.connections);
-  return std::max(net::stranger_limit(kGreetingMax), own);
+  return std::max(net::stranger_limit(kGreetingMax), std::min(own, net::open_files_limit() / 2));
 }
 
 void Mesh::on_readable() {
