@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -50,6 +51,10 @@ class Deadline {
   bool before(Deadline other) const { return at_ns_ < other.at_ns_; }
   /// The sooner of two.
   Deadline earlier(Deadline other) const { return at_ns_ < other.at_ns_ ? *this : other; }
+  /// Never later than either of the two, also where all of them are renewed at one point.
+  Deadline bound(Deadline other) const {
+    return Deadline(std::min(at_ns_, other.at_ns_), std::min(limit_ns_, other.limit_ns_));
+  }
 
  private:
   Deadline(int64_t at_ns, int64_t limit_ns) : at_ns_(at_ns), limit_ns_(limit_ns) {}

@@ -180,25 +180,30 @@ Status timed_out(const Group& group, const Collective& collective, int64_t seque
              text.c_str()));
 }
 
-std::string obstacle_text(const Collective& collective, int64_t sequence, const std::string& peer) {
+/// "a, b, and 3 more"
+static std::string list_of(const std::vector<std::string>& items) {
+  std::string text;
+  for (size_t i = 0; i < std::min(items.size(), kListedMax); ++i) {
+    text += (i == 0 ? "" : ", ") + items[i];
+  }
+  if (items.size() > kListedMax) text += format(", and %zu more", items.size() - kListedMax);
+  return text;
+}
+
+std::string obstacle_text(const Collective& collective, int64_t sequence,
+                          const std::vector<std::string>& peers) {
   std::string text = kind_name(collective.kind);
   if (collective.is_transfer()) {
-    text += (collective.kind == Kind::kSend ? " to " : " from ") + peer;
+    text += (collective.kind == Kind::kSend ? " to " : " from ") + list_of(peers) + ", which ";
   } else {
-    text += format(" #%lld", static_cast<long long>(sequence));
+    text += format(" #%lld, which ", static_cast<long long>(sequence));
+    if (!peers.empty()) text += "waits for " + list_of(peers) + " and ";
   }
-  return text + (collective.deadline.is_never() ? ", which has no deadline"
-                                                : ", which has a later deadline");
+  return text + (collective.deadline.is_never() ? "has no deadline" : "has a later deadline");
 }
 
 std::string timed_out_behind(const std::vector<std::string>& obstacles) {
-  std::string text;
-  for (size_t i = 0; i < std::min(obstacles.size(), kListedMax); ++i) {
-    text += (i == 0 ? "" : ", ") + obstacles[i];
-  }
-  if (obstacles.size() > kListedMax)
-    text += format(", and %zu more", obstacles.size() - kListedMax);
-  return "timed out before it began: it waited behind " + text +
+  return "timed out before it began: it waited behind " + list_of(obstacles) +
          "; look at why that does not end, or give it a deadline";
 }
 

@@ -54,9 +54,11 @@ Status nothing_to_give(const Group& group, const Collective& collective, int64_t
 /// `missing`: ranks of the communicator; `verb`: "has not arrived", "has not finished".
 Status timed_out(const Group& group, const Collective& collective, int64_t sequence,
                  const std::vector<int32_t>& missing, const char* verb);
-/// What holds up a queue: `allreduce #5, which has no deadline`, or `recv from rank 1 (pid 4711),
-/// which has a later deadline`. `sequence`: of a collective; `peer`: of a send or receive.
-std::string obstacle_text(const Collective& collective, int64_t sequence, const std::string& peer);
+/// What holds up a queue: `allreduce #5, which waits for rank 1 (pid 4711) and has no deadline`, or
+/// `recv from rank 1 (pid 4711), which has a later deadline`. `sequence`: of a collective; `peers`:
+/// those that it waits for.
+std::string obstacle_text(const Collective& collective, int64_t sequence,
+                          const std::vector<std::string>& peers);
 /// Why an operation timed out before it began; `obstacles`: of obstacle_text().
 std::string timed_out_behind(const std::vector<std::string>& obstacles);
 /// `rank` has left the job, and the operation still needs it.

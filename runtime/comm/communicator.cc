@@ -230,7 +230,7 @@ std::shared_ptr<Communicator> Communicator::on_host() {
       std::shared_ptr<backend::Backend>(options_.backend, &options_.backend->on_host());
   options.timeout_ms = timeout_ms();
   auto host = create(std::move(options));
-  // Before any other thread has it.
+  // The board has it already, but nothing that the board calls reads these two.
   host->splits_ = host_splits_;
   host->grace_until_ns_.store(grace_until_ns_.load(std::memory_order_relaxed),
                               std::memory_order_relaxed);

@@ -302,9 +302,10 @@ void HostBackend::count_wait(int64_t ns) {
 }
 
 void HostBackend::take_inbox() {
+  if (active_.empty() && busy_lanes_.empty()) soonest_ = Deadline::never();
   inbox_.with([&](Inbox& inbox) {
     for (OperationPtr& operation : inbox.queue) {
-      soonest_ = soonest_.earlier(operation->collective.deadline);
+      soonest_ = soonest_.bound(operation->collective.deadline);
       active_.push_back(std::move(operation));
     }
     inbox.queue.clear();
@@ -328,10 +329,7 @@ HostBackend::Advance HostBackend::advance_queue() {
       if (interrupt_.fired()) continue;
       return result;
     }
-    if (active_.empty()) {
-      soonest_ = Deadline::never();
-      return result;
-    }
+    if (active_.empty()) return result;
     Operation& head = *active_.front();
     result.deadline = excuse_.apply(head.collective.deadline);
     result.step = advance_head(head);

@@ -86,8 +86,9 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   using OperationPtr = std::unique_ptr<Operation>;
   /// An operation that has not begun.
   struct Queued {
-    const Operation* operation = nullptr;
-    const Fifo<OperationPtr>* lane = nullptr;  ///< that it is in
+    const Operation* operation = nullptr;      ///< null: there is none
+    const Fifo<OperationPtr>* lane = nullptr;  ///< that it is in; null: it is in active_
+    Deadline deadline = Deadline::never();     ///< behind a pause, if there was one
   };
   struct Inbox {
     std::vector<OperationPtr> queue;
@@ -116,7 +117,7 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   collective::Step advance_lanes(Deadline* out_deadline);
   collective::Step advance_lane(Fifo<OperationPtr>& lane, Deadline* out_deadline);
   void take_inbox();
-  Queued most_urgent() const;
+  Queued most_urgent();
   /// For what is blocked until `deadline`: brings that forward to the deadline of the most urgent
   /// operation in the queue; breaks the communicator if that has passed. `running`: the collective
   /// that is blocked; null: sends and receives.
@@ -155,7 +156,7 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   /// it. A collective, and all that is behind it, waits until they are empty.
   std::vector<Fifo<OperationPtr>> lanes_;
   std::vector<size_t> busy_lanes_;  ///< those that are not empty
-  /// Of all that active_ and the lanes hold, and of some that has ended or runs.
+  /// Not later than the deadline of anything that active_ and the lanes hold.
   Deadline soonest_ = Deadline::never();
 
   Guarded<Inbox> inbox_;

@@ -8,16 +8,17 @@
 
 namespace dt::backend {
 
-/// Of the operations that have not begun, the one whose deadline comes first, and the lane that it
-/// is in; none: it is in `active_`. Cost: linear.
-HostBackend::Queued HostBackend::most_urgent() const {
+/// The operation with the earliest deadline among those that have not begun. Makes `soonest_`
+/// exact. Cost: linear.
+HostBackend::Queued HostBackend::most_urgent() {
   Queued urgent;
+  soonest_ = Deadline::never();
   const auto look = [&](const Fifo<OperationPtr>& operations, const Fifo<OperationPtr>* lane) {
     for (const OperationPtr& each : operations) {
       if (each->started) continue;
-      const bool first = urgent.operation == nullptr ||
-                         each->collective.deadline.before(urgent.operation->collective.deadline);
-      if (first) urgent = {each.get(), lane};
+      soonest_ = soonest_.bound(each->collective.deadline);
+      const Deadline deadline = excuse_.apply(each->collective.deadline);
+      if (deadline.before(urgent.deadline)) urgent = {each.get(), lane, deadline};
     }
   };
   for (const size_t lane : busy_lanes_) look(lanes_[lane], &lanes_[lane]);
@@ -27,31 +28,36 @@ HostBackend::Queued HostBackend::most_urgent() const {
 
 void HostBackend::look_at_queued(const Collective* running, Deadline* deadline) {
   // The usual case, and without a look at the clock: what came first has the first deadline.
-  if (!excuse_.apply(soonest_).before(*deadline)) return;
-  if (excuse_.apply(soonest_).passed()) {
-    const Queued urgent = most_urgent();
-    soonest_ =
-        urgent.operation != nullptr ? urgent.operation->collective.deadline : Deadline::never();
-    if (urgent.operation != nullptr && excuse_.apply(soonest_).passed()) {
-      (void)break_with(timed_out_in_queue(urgent, running));
-      return;
-    }
+  const Deadline soonest = excuse_.apply(soonest_);
+  if (!soonest.before(*deadline)) return;
+  if (!soonest.passed()) {
+    *deadline = soonest;
+    return;
   }
-  *deadline = deadline->earlier(excuse_.apply(soonest_));
+  const Queued urgent = most_urgent();
+  if (urgent.deadline.passed()) {
+    (void)break_with(timed_out_in_queue(urgent, running));
+    return;
+  }
+  *deadline = deadline->earlier(urgent.deadline);
 }
 
 Status HostBackend::timed_out_in_queue(const Queued& queued, const Collective* running) {
   std::vector<std::string> obstacles;
   std::vector<int32_t> late;
+  const auto texts_of = [&](const std::vector<int32_t>& ranks) {
+    std::vector<std::string> texts;
+    for (const int32_t rank : ranks) texts.push_back(collective::member_text(*group_, rank));
+    return texts;
+  };
   if (running != nullptr) {
-    obstacles.push_back(collective::obstacle_text(*running, channel_.sequence(), ""));
     late = channel_.awaited();
+    obstacles.push_back(collective::obstacle_text(*running, channel_.sequence(), texts_of(late)));
   }
   for (const size_t lane : busy_lanes_) {
     if (queued.lane != nullptr && queued.lane != &lanes_[lane]) continue;
     const Collective& first = lanes_[lane].front()->collective;
-    obstacles.push_back(
-        collective::obstacle_text(first, -1, collective::member_text(*group_, first.root)));
+    obstacles.push_back(collective::obstacle_text(first, -1, texts_of({first.root})));
     late.push_back(first.root);
   }
   return collective::failure(*group_, Code::kTimeout, queued.operation->collective, -1,

@@ -230,12 +230,18 @@ Status Conductor::timed_out_in_queue(const Operation& operation) const {
   std::vector<std::string> obstacles;
   int32_t culprit = -1;
   if (active_ != nullptr) {
-    obstacles.push_back(collective::obstacle_text(active_->collective, sequence_, ""));
+    std::vector<std::string> awaited;
+    for (const auto& [peer, link] : links_) {
+      if (blame(*link) == Blame::kNone) continue;
+      if (culprit < 0) culprit = peer;
+      awaited.push_back(peer_text(peer));
+    }
+    obstacles.push_back(collective::obstacle_text(active_->collective, sequence_, awaited));
   } else {
     for (const OperationPtr& each : transfers_) {
       const int32_t peer = each->collective.root;
       if (culprit < 0) culprit = peer;
-      obstacles.push_back(collective::obstacle_text(each->collective, -1, peer_text(peer)));
+      obstacles.push_back(collective::obstacle_text(each->collective, -1, {peer_text(peer)}));
     }
   }
   return failure_of(&operation, Code::kTimeout, culprit, collective::timed_out_behind(obstacles));

@@ -89,15 +89,16 @@ TEST_CASE("Host: a queued operation keeps its own deadline, and says what it wai
           }
           const Status status = status_at_end(rank, *second, limit);
           rank.expect(soon.passed(), "not before its deadline");
-          expect_timed_out_behind(rank, status, pair == Pair::kReceives ? "recv" : "barrier",
-                                  pair == Pair::kCollectives ? "barrier #1, which has no deadline"
-                                  : pair == Pair::kBehindReceive
-                                      ? "recv from rank 1 (world rank 101, thishost, pid "
-                                      : "recv from rank 1 (world rank 101");
-          rank.expect(
-              contains(status.message(), pair == Pair::kReceives ? ", which has a later deadline; "
-                                                                 : ", which has no deadline; "),
-              status.message());
+          expect_timed_out_behind(
+              rank, status, pair == Pair::kReceives ? "recv" : "barrier",
+              pair == Pair::kCollectives ? "barrier #1, which waits for rank 1 (world rank 101, "
+              : pair == Pair::kBehindReceive ? "recv from rank 1 (world rank 101, thishost, pid "
+                                             : "recv from rank 1 (world rank 101");
+          rank.expect(contains(status.message(),
+                               pair == Pair::kReceives      ? ", which has a later deadline; "
+                               : pair == Pair::kCollectives ? ") and has no deadline; "
+                                                            : ", which has no deadline; "),
+                      status.message());
           rank.expect(first->done(), "the first goes with its communicator");
           rank.meet();
         });
@@ -128,7 +129,8 @@ TEST_CASE("Host: what is queued behind a blocking call keeps its own deadline") 
         }
         caller.join();
         for (const Status& each : {status, of_call}) {
-          expect_timed_out_behind(rank, each, "barrier", "barrier #1, which has a later deadline");
+          expect_timed_out_behind(rank, each, "barrier",
+                                  "barrier #1, which waits for rank 1 (world rank 101, ");
         }
         rank.meet();
       });

@@ -83,3 +83,16 @@ TEST_CASE("Doorbell: two threads hand over 100,000 turns without losing one") {
   other.join();
   CHECK(turn.load() == kTurns);
 }
+
+TEST_CASE("Deadline: a bound is not later than either, also when both are renewed") {
+  const Deadline early = Deadline::after_ms(100'000);
+  const Deadline late = Deadline::after_ms(50'000).later_ns(INT64_MAX / 2);
+  const Deadline bound = late.bound(early);
+  CHECK(bound == early);
+  CHECK(late.bound(Deadline::never()) == late);
+  CHECK(Deadline::never().bound(Deadline::never()).is_never());
+  const int64_t at_ns = INT64_MAX / 2 - 75'000 * INT64_C(1'000'000);
+  CHECK_FALSE(early.renewed_at(at_ns).before(bound.renewed_at(at_ns)));
+  CHECK_FALSE(late.renewed_at(at_ns).before(bound.renewed_at(at_ns)));
+  CHECK(late.renewed_at(at_ns).before(early.renewed_at(at_ns)));  // another order than before
+}
