@@ -20,7 +20,7 @@ constexpr int64_t kCountMs = 500;        // between two looks who else waits for
 constexpr int64_t kJoinMs = 1000;        // threads get so long to end, at least
 constexpr int64_t kMuteMs = 2000;        // for a call of the log's sink that is under way
 constexpr int64_t kStandstillMs = 5000;  // of operations that nobody adds to any more
-constexpr const char* kFinishingKey = "dt.finishing/";  // and the name of the world
+constexpr const char* kFinishingKey = "dt.finishing/";  // and how many ranks were forgiven
 constexpr int64_t kFarewellMs = 1000;  // a failed rank 0 keeps serving the bad news this long
 constexpr const char* kWorldName = "world";
 // The I/O thread hears of a failure and tells nobody before the trace is written, or this is over:
@@ -603,8 +603,10 @@ Status Job::undrained() const {
 /// operation may wait for one that its peer never makes, as a receive without a send. So ranks that
 /// wait here for long count themselves at the store: once all that have not left, and were not lost
 /// before a shrink, are counted, none of them begins anything more, and what does not move any more
-/// is given up. The ranks of each shrunk world have a count of their own, because a rank that was
-/// lost may have counted itself before.
+/// is given up. A rank that was lost may have counted itself before. So the key of the count says
+/// how many ranks the caller has forgiven, which is more than when the lost rank counted itself.
+/// Ranks that have forgiven different numbers of ranks count apart, so these wait for longer. No
+/// rank is forgiven during the wait: its loss has ended the wait before.
 Status Job::finish_operations(const std::vector<std::shared_ptr<comm::Communicator>>& communicators,
                               const Wait& wait) {
   // What stands in an open group was never begun.
@@ -620,7 +622,9 @@ Status Job::finish_operations(const std::vector<std::shared_ptr<comm::Communicat
     for (const auto& each : communicators) all += each->backend().pulse().stamp;
     return all;
   };
-  const std::string key = std::string(kFinishingKey) + present_world()->name();
+  int64_t forgiven = 0;
+  for (int32_t rank = 0; rank < place_.world_size; ++rank) forgiven += board_->forgiven(rank);
+  const std::string key = format("%s%lld", kFinishingKey, static_cast<long long>(forgiven));
   const auto count = [&](int64_t change) {
     return control_->client()->add(
         key, change, Wait{wait.deadline.earlier(Deadline::after_ms(kReportMs)), wait.interrupt});

@@ -312,6 +312,51 @@ TEST_CASE("leave: nor do they after a shrink, though the ranks that were lost ne
   }
 }
 
+TEST_CASE("leave: a rank that was lost inside dt_finalize counts once after a shrink of a part") {
+  constexpr int64_t kLostMs = 1500;    // by then rank 3 has waited in dt_finalize for long
+  constexpr int64_t kLateMs = 7500;    // later than a standstill
+  constexpr int64_t kCount = 300'000;  // more than a message that is left behind
+  const auto outcomes = run_ranks(5, [](const Rank& rank) -> dt_status {
+    std::vector<int64_t> values(kCount, 40 + rank.rank);
+    int64_t bytes = 0;
+    dt_work* work = nullptr;
+    dt_comm* part = nullptr;
+    RANK_TRY(dt_comm_split(rank.world, 0, rank.rank, &part));
+    if (rank.rank == 4) {  // is lost
+      (void)dt_store_get(rank.job, "never", kLostMs, nullptr, 0, &bytes);
+      dt_comm_destroy(part);
+      dt_comm_destroy(rank.world);
+      dt_job_destroy(rank.job);
+      return DT_OK;
+    }
+    if (rank.rank == 3) {  // is lost because of that
+      RANK_TRY(dt_recv(rank.world, values.data(), kCount, DT_I64, 0, nullptr, &work));
+      const dt_status status = dt_finalize(rank.job, 20000);
+      dt_work_destroy(work);
+      dt_comm_destroy(part);
+      return status;
+    }
+    if (dt_barrier(part, nullptr, nullptr) != DT_ERR_PEER_LOST) return DT_ERR_INTERNAL;
+    dt_comm* smaller = nullptr;
+    RANK_TRY(dt_comm_shrink(part, &smaller));
+    if (rank.rank == 2) {
+      (void)dt_store_get(rank.job, "never", kLateMs, nullptr, 0, &bytes);
+      for (const int peer : {0, 1}) {
+        RANK_TRY(dt_send(smaller, values.data(), kCount, DT_I64, peer, nullptr, nullptr));
+      }
+      return DT_OK;
+    }
+    RANK_TRY(dt_recv(smaller, values.data(), kCount, DT_I64, 2, nullptr, &work));
+    RANK_TRY(dt_finalize(rank.job, 20000));
+    RANK_TRY(wait_and_destroy(work));
+    return values.back() == 42 ? DT_OK : DT_ERR_INTERNAL;
+  });
+  for (const size_t rank : {0, 1, 2}) {
+    CHECK_MESSAGE(outcomes[rank].status == DT_OK, outcomes[rank].message);
+  }
+  CHECK_MESSAGE(outcomes[3].status == DT_ERR_PEER_LOST, outcomes[3].message);
+}
+
 TEST_CASE("leave: an operation whose peer comes late is not given up, though another rank left") {
   require_all_ok(run_ranks(3, [](const Rank& rank) -> dt_status {
     constexpr int64_t kLateMs[] = {800, 7500};  // the second is later than a standstill
