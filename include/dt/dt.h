@@ -485,7 +485,7 @@ DT_API dt_status dt_request_stop(dt_job* job);
  * `dt run` was told to stop (SIGTERM, as before a pre-emption), before the ranks met in this call.
  * A program that calls it between its steps has run.stop_grace_ms from that signal on to save
  * its state and end; without any call the signal goes to the ranks at once. Cost: one small
- * allreduce over host memory.
+ * allreduce over host memory; the first call also reports to dt run, which takes 5 s at most.
  * @param job      the handle.
  * @param out_stop 1 or 0; the same on all ranks.
  * @return DT_OK; else as dt_allreduce() on the communicator of all ranks.

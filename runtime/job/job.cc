@@ -159,6 +159,8 @@ Status Job::start_alone(const Config& config) {
       credentials_ = credentials.value();
       launcher_store_ = client_options();
       launcher_store_->rank = -1;
+    } else {
+      warn_of_sudden_stop(credentials.status());
     }
   }
   place_.local_rank = place_.node_rank = 0;
@@ -686,7 +688,8 @@ Status Job::finalize(int64_t timeout_ms) {
     failed()->fire(ended());
     join_threads(deadline);
     end_metrics();
-    (void)stop_news_.with([](StopNews& news) { return std::exchange(news, {}); });
+    // Its loop stays until the job goes: another thread may be inside a call of the client.
+    (void)stop_news_.with([](StopNews& news) { return std::exchange(news.client, nullptr); });
     return final_status_;
   }
   const bool failed = !final_status_.ok();

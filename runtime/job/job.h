@@ -129,7 +129,9 @@ class Job {
 
   Status begin(const Config& config);
   Status start_alone(const Config& config);
-  std::shared_ptr<store::Client> connect_to_launcher(const Wait& wait);
+  void heed_stop();
+  Result<std::shared_ptr<store::Client>> connect_to_launcher(const Wait& wait);
+  void warn_of_sudden_stop(const Status& why) const;
   /// Over the GPUs of the ranks of `on_host`, where the config asks for that.
   Result<std::shared_ptr<backend::Backend>> on_devices(const Config& config,
                                                        std::shared_ptr<backend::Backend> on_host,

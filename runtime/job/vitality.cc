@@ -100,26 +100,44 @@ Result<int32_t> Job::vote(int32_t mine, ReduceOp op, const char* name) {
 }
 
 bool Job::told_to_stop() {
-  if (!heeds_stop_.exchange(true)) {
-    // Best effort: else a stop comes as a signal.
-    const Wait wait{Deadline::after_ms(kHeedMs), failed()};
-    const auto client = local_store_ == nullptr ? control_->client() : connect_to_launcher(wait);
-    if (client != nullptr) (void)client->heed_stop(wait);
-  }
+  if (!heeds_stop_.exchange(true)) heed_stop();
   return stop_.load(std::memory_order_acquire);
 }
 
+/// Best effort: otherwise a stop comes as a signal.
+void Job::heed_stop() {
+  const Wait wait{Deadline::after_ms(kHeedMs), failed()};
+  const auto client = local_store_ == nullptr
+                          ? Result<std::shared_ptr<store::Client>>(control_->client())
+                          : connect_to_launcher(wait);
+  Status heeded = client.status();
+  if (client.ok() && client.value() != nullptr) heeded = client.value()->heed_stop(wait);
+  // A job that has failed or ended says so by itself.
+  if (!heeded.ok() && !wait.interrupted()) warn_of_sudden_stop(heeded);
+}
+
+void Job::warn_of_sudden_stop(const Status& why) const {
+  logger_->log(LogLevel::kWarning,
+               "rank %d (%s): a stop of dt run comes as SIGTERM without notice, and "
+               "dt_stop_requested does not tell of it: %s",
+               place_.rank, host_name_.c_str(), why.message().c_str());
+}
+
 /// For a job of one rank, whose store is its own: only to hear there when to stop. It joins
-/// nothing, so its end is no death. Null: dt run did not start this rank, or it cannot be reached.
-std::shared_ptr<store::Client> Job::connect_to_launcher(const Wait& wait) {
-  if (!launcher_store_.has_value() || !board_->concerning({}).ok()) return nullptr;
-  auto loop = net::Loop::start();
-  if (!loop.ok()) return nullptr;
+/// nothing, so its end is no death. Null: dt run did not start this rank, or the job has ended.
+/// The store itself is dialled, because a relay takes ranks only.
+Result<std::shared_ptr<store::Client>> Job::connect_to_launcher(const Wait& wait) {
+  if (!launcher_store_.has_value() || !board_->concerning({}).ok()) {
+    return std::shared_ptr<store::Client>();
+  }
   StopNews news;
-  news.loop = std::move(loop).value();
+  DT_TRY_VALUE(news.loop, net::Loop::start());
   auto client = store::Client::connect(news.loop.get(), *launcher_store_, wait);
-  if (!client.ok()) return nullptr;
-  news.client = std::move(client).value();
+  if (!client.ok() && config_.integer("job.store_relay_port") != 0) {
+    return client.status().within(
+        "the store must be reachable from this host without the relay of dt run");
+  }
+  DT_TRY_VALUE(news.client, std::move(client));
   store::Client::Observers observers;
   observers.stop = [this] { stop_.store(true, std::memory_order_release); };
   news.client->observe(std::move(observers));

@@ -155,6 +155,20 @@ TEST_CASE("a job of one rank heeds the SIGTERM of dt run, too") {
   }
 }
 
+TEST_CASE("a job of one rank that cannot report to dt run says so, and gets the signal at once") {
+  const std::string program = required_variable("RUN_PROGRAM");
+  for (const char* wrong : {"DT_TOKEN=short", "DT_JOB_ID=another"}) {
+    CAPTURE(wrong);
+    Process run({required_variable("DT_COMMAND"), "run", "-n", "1", "--", "/usr/bin/env", wrong,
+                 program, "stop"});
+    REQUIRE(run.wait_for_output("asked 0"));
+    run.send(SIGTERM);
+    CHECK(run.wait() == 128 + SIGTERM);
+    INFO(run.err);
+    CHECK(count_of(run.err, "a stop of dt run comes as SIGTERM without notice") == 1);
+  }
+}
+
 TEST_CASE("SIGTERM to dt run reaches ranks that heed it as an agreed stop") {
   Process run(dt_run({"-n", "3"}, {"stop"}));
   REQUIRE(run.wait_for_output("asked ", 3));
