@@ -10,7 +10,8 @@ using OuterPtr = std::shared_ptr<OuterObject>;
 
 constexpr int32_t kMostOuterParams = 1 << 20;
 
-/// The job is looked at under the turn, and after the call, because dt_outer_move() changes it.
+/// The job is looked at under the turn, because dt_outer_move() changes it. So a call that is
+/// refused because another thread is inside one is not shown in stall reports.
 template <class F>
 dt_status alone_on_outer(const char* function, dt_outer* outer, F&& body) noexcept {
   return guard(function, [&](const Call& call) -> Status {
@@ -146,14 +147,17 @@ dt_status dt_outer_steps(dt_outer* outer, int64_t* out_steps) {
 }
 
 dt_status dt_outer_move(dt_outer* outer, dt_comm* comm) {
-  return alone_on_outer("dt_outer_move", outer,
-                        [&](const Call& call, OuterObject& object) -> Status {
-                          DT_TRY_VALUE(const auto to, call.get<CommObject>(comm, "comm"));
-                          // The communicator may be of another job, which alone knows its failures.
-                          DT_TRY(to->job->seen(object.outer->move(to->comm)));
-                          object.job = to->job;
-                          return {};
-                        });
+  return guard("dt_outer_move", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const OuterPtr object, call.get<OuterObject>(outer, "outer"));
+    DT_TRY_VALUE(const auto turn, object->turns.alone(call));
+    const auto to = call.get<CommObject>(comm, "comm");
+    if (!to.ok()) return conclude(*object->job, to.status());
+    // The communicator may be of another job: the ranks that wait are in that one, which alone
+    // knows its failures.
+    DT_TRY(conclude(*to.value()->job, object->outer->move(to.value()->comm)));
+    object->job = to.value()->job;
+    return {};
+  });
 }
 
 dt_status dt_outer_save(dt_outer* outer, const char* path) {
