@@ -10,6 +10,9 @@ constexpr int kKindShift = 56;
 constexpr int kGenerationShift = 24;
 constexpr uint64_t kSlotMask = (1u << kGenerationShift) - 1;
 
+constexpr char kForked[] =
+    "belongs to the parent of this forked process; start a new process with exec instead";
+
 uint64_t bits(const void* handle) { return reinterpret_cast<uint64_t>(handle); }
 
 void* make_handle(HandleKind kind, uint32_t generation, uint32_t slot) {
@@ -92,6 +95,13 @@ Result<uint32_t> HandleTable::take_free() {
 }
 
 Result<void*> HandleTable::open(HandleKind kind, std::shared_ptr<void> object) {
+  // A thread of the parent may have held the lock of the free slots at the fork; nobody would
+  // release that here.
+  const uint32_t mine = fork_generation() + 1;
+  uint32_t owner = 0;
+  if (!owner_.compare_exchange_strong(owner, mine, std::memory_order_relaxed) && owner != mine) {
+    return Status(Code::kInvalidState, format("dt %s", kForked));
+  }
   DT_TRY_VALUE(const uint32_t index, take_free());
   Slot& slot = chunks_[index / kChunkSlots].load(std::memory_order_acquire)[index % kChunkSlots];
   SlotLock lock(slot);
@@ -134,9 +144,7 @@ Result<std::shared_ptr<void>> HandleTable::find(const void* handle, HandleKind k
     return Status(Code::kInvalidArgument, "is closed");
   }
   if (slot->fork_generation != fork_generation()) {
-    return Status(Code::kInvalidState,
-                  "belongs to the parent of this forked process; start a new process with exec "
-                  "instead");
+    return Status(Code::kInvalidState, kForked);
   }
   return slot->object;
 }

@@ -48,7 +48,8 @@ class HandleTable {
   HandleTable(const HandleTable&) = delete;
   HandleTable& operator=(const HandleTable&) = delete;
 
-  /// Never null. Out of slots (16 million): OUT_OF_MEMORY.
+  /// Never null. Out of slots (16 million): OUT_OF_MEMORY. In a forked child whose parent has
+  /// opened a handle: INVALID_STATE.
   Result<void*> open(HandleKind kind, std::shared_ptr<void> object);
   /// The object, or why `handle` is none: "is NULL", "is closed", "is a job handle", ...
   Result<std::shared_ptr<void>> find(const void* handle, HandleKind kind);
@@ -86,6 +87,9 @@ class HandleTable {
   // A chunk is published with release and stays as long as the table: readers need no lock.
   std::atomic<Slot*> chunks_[kChunks] = {};
   Guarded<Free> free_;
+  // 1 + the fork_generation() of the process that opened the first handle, which is written once;
+  // 0: none was opened. It guards nothing else, so any memory order will do.
+  std::atomic<uint32_t> owner_{0};
 };
 
 /// Lives as long as the process: destroyed by nobody, so that threads that outlive main() still

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "../../sanitizers.h"
+#include "base/fork.h"
 
 using dt::capi::HandleKind;
 using dt::capi::HandleTable;
@@ -100,7 +101,9 @@ TEST_CASE("HandleTable: a child that was forked while threads look handles up is
       alarm(kChildSeconds);  // ends a child that waits for a thread of the parent
       const dt::Code code = table.find(looked_up, HandleKind::kJob).status().code();
       table.close(looked_up, HandleKind::kJob);
-      _exit(code == dt::Code::kInvalidState ? 0 : 1);
+      const auto opened = table.open(HandleKind::kWork, std::make_shared<int>(3));
+      const bool refused = opened.status().code() == dt::Code::kInvalidState;
+      _exit(refused && code == dt::Code::kInvalidState ? 0 : 1);
     }
     int status = 0;
     if (waitpid(child, &status, 0) != child || status != 0) ++failed;
@@ -108,6 +111,20 @@ TEST_CASE("HandleTable: a child that was forked while threads look handles up is
   stop.store(true);
   for (std::thread& thread : threads) thread.join();
   CHECK(failed == 0);
+}
+
+TEST_CASE("HandleTable: a child whose parent had no handle opens its own") {
+  HandleTable table;
+  (void)dt::fork_generation();  // from here on the fork is counted
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto opened = table.open(HandleKind::kJob, std::make_shared<int>(1));
+    _exit(opened.ok() && table.find(opened.value(), HandleKind::kJob).ok() ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK(table.open(HandleKind::kJob, std::make_shared<int>(1)).ok());
 }
 
 TEST_CASE("HandleTable: look-ups that race with a close find the object or nothing") {
