@@ -159,10 +159,11 @@ Status Reducer::end_hooks(cuda::Stream stream) {
       if (!first.ok()) first = fail_everywhere(first);
     }
   }
-  if (failing_ != nullptr) {
-    comm_->backend().wait(*failing_, Wait{});
-    failing_ = nullptr;
-  }
+  const auto failing = [&] {
+    std::lock_guard lock(launching_);
+    return std::exchange(failing_, nullptr);
+  }();
+  if (failing != nullptr) comm_->backend().wait(*failing, Wait{});
   if (!first.ok()) {
     hooks_lost_ = device_ != nullptr;
     return first;

@@ -61,7 +61,7 @@ TEST_CASE("hook: one that fails on one rank ends the step on all, and names it")
   }
 }
 
-TEST_CASE("hook: one that fails while several threads bring gradients is told once") {
+TEST_CASE("hook: one that fails while several threads bring gradients is named on all ranks") {
   constexpr int32_t kParams = 8;
   const auto outcomes = run_ranks(2, [](const Rank& rank) -> dt_status {
     std::vector<dt_param> params(kParams, dt_param{3, "weight", DT_F32, 0});
