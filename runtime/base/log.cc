@@ -5,11 +5,14 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <utility>
 
 namespace dt {
 namespace {
 
 constexpr size_t kMessageLimit = 8192;  // bytes; longer messages are cut
+
+thread_local const Logger* calling_sink_of = nullptr;  // this thread is inside the sink of that one
 
 void write_stderr(LogLevel level, const char* message) {
   static constexpr const char* kNames[] = {"error", "warning", "info", "debug"};
@@ -43,7 +46,9 @@ void Logger::deliver(LogLevel level, const char* message) {
     return calls.muted;
   });
   if (muted) return;
+  const Logger* const before = std::exchange(calling_sink_of, this);
   sink_(level, message);
+  calling_sink_of = before;
   const bool last = calls_.with([](Calls& calls) { return --calls.under_way == 0 && calls.muted; });
   if (last) idle_.set();
 }
@@ -53,7 +58,7 @@ void Logger::mute(const Wait& wait) {
     calls.muted = true;
     return calls.under_way == 0;
   });
-  if (!idle) (void)idle_.wait(wait);
+  if (!idle && calling_sink_of != this) (void)idle_.wait(wait);
 }
 
 }  // namespace dt

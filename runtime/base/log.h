@@ -27,8 +27,9 @@ class Logger {
   [[gnu::format(printf, 3, 4)]] void log(LogLevel level, const char* pattern, ...);
   /// What was asked for by a setting of its own: whatever the level is.
   void tell(const std::string& message) { deliver(LogLevel::kInfo, message.c_str()); }
-  /// From now on nothing is given to the sink, which is the caller's to take away: no call of it is
-  /// under way afterwards, unless one has not returned at the deadline. Stderr stays as it is.
+  /// Stops calls of the sink, and waits until the last one has returned or the deadline has passed.
+  /// The caller may then free what the sink uses. Inside the sink it does not wait, because it
+  /// would wait for itself. Stderr stays as it is.
   void mute(const Wait& wait);
 
  private:

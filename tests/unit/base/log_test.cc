@@ -60,6 +60,21 @@ TEST_CASE("Logger: mute returns behind the call that is under way, or at its dea
   CHECK_FALSE(early.load());
 }
 
+TEST_CASE("Logger: mute does not wait for the call of the sink that it comes from") {
+  const Deadline limit = Deadline::after_ms(kLogLimitMs);
+  int calls = 0;
+  Logger* self = nullptr;
+  Logger logger(LogLevel::kInfo, [&](LogLevel, const char*) {
+    ++calls;
+    self->mute(Wait{limit, nullptr});
+  });
+  self = &logger;
+  logger.tell("one");
+  CHECK_FALSE(limit.passed());
+  logger.tell("two");
+  CHECK(calls == 1);
+}
+
 TEST_CASE("Logger: threads that go on logging do not keep mute from ending") {
   std::atomic<bool> gone{false};
   std::atomic<int> late{0};
