@@ -223,7 +223,7 @@ class Job {
   const LoggerPtr logger_;
   const Devices devices_;
   launch::Place place_;
-  launch::Credentials credentials_;  ///< of a job with more than one rank
+  launch::Credentials credentials_;  ///< of a job with more than one rank, or of one under dt run
   std::string host_name_;
   std::string host_id_;
   int64_t rendezvous_timeout_ms_ = 0;

@@ -7,8 +7,8 @@
 namespace dt::job {
 namespace {
 
-constexpr size_t kMaxShownBytes =
-    200;  // a key of the store holds 1024, with names next to the list
+// A key of the store holds 1024, with names next to the list.
+constexpr size_t kMaxShownBytes = 200;
 
 }  // namespace
 
