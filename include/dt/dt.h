@@ -27,7 +27,7 @@
  *  7. Growth. A struct whose first field is struct_size may grow at its end; zero means "default".
  *     Fill it with its *_init() function. Structs without struct_size are frozen.
  *  8. Counts are elements, never bytes; what is in bytes says so in its name.
- *  9. fork(): the child of a process that had a handle must not use dt: DT_ERR_INVALID_STATE.
+ *  9. fork(): a forked child must not use dt; its handles are refused with DT_ERR_INVALID_STATE.
  *  10. dt installs no signal handler, never exits, never writes to stdout, and writes to stderr
  *      only through the log sink.
  */

@@ -32,6 +32,13 @@ class Guarded {
     std::lock_guard lock(mutex_);
     return std::forward<F>(function)(static_cast<const T&>(value_));
   }
+  /// False: somebody has the mutex; nothing was called.
+  template <class F>
+  bool try_with(F&& function) {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (lock.owns_lock()) std::forward<F>(function)(value_);
+    return lock.owns_lock();
+  }
 
  private:
   mutable std::mutex mutex_;

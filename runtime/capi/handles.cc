@@ -10,6 +10,8 @@ constexpr int kKindShift = 56;
 constexpr int kGenerationShift = 24;
 constexpr uint64_t kSlotMask = (1u << kGenerationShift) - 1;
 
+constexpr int kMostTries = 1000;  // to take a lock that is held for a few instructions
+
 constexpr char kForked[] =
     "belongs to the parent of this forked process; start a new process with exec instead";
 
@@ -77,6 +79,19 @@ HandleTable::~HandleTable() {
   for (std::atomic<Slot*>& chunk : chunks_) delete[] chunk.load();
 }
 
+/// A fork copies the lock of the free slots, too. If a thread of the parent held it, nobody
+/// releases it in the child, and the list is half written.
+Status HandleTable::own_free() {
+  const uint32_t mine = fork_generation() + 1;
+  for (int tries = 0; owner_.load(std::memory_order_relaxed) != mine; ++tries) {
+    const auto own = [&](Free&) { owner_.store(mine, std::memory_order_relaxed); };
+    if (free_.try_with(own)) return {};
+    if (tries == kMostTries) return Status(Code::kInvalidState, format("dt %s", kForked));
+    std::this_thread::yield();
+  }
+  return {};
+}
+
 Result<uint32_t> HandleTable::take_free() {
   return free_.with([&](Free& free) -> Result<uint32_t> {
     if (free.slots.empty()) {
@@ -95,13 +110,7 @@ Result<uint32_t> HandleTable::take_free() {
 }
 
 Result<void*> HandleTable::open(HandleKind kind, std::shared_ptr<void> object) {
-  // A thread of the parent may have held the lock of the free slots at the fork; nobody would
-  // release that here.
-  const uint32_t mine = fork_generation() + 1;
-  uint32_t owner = 0;
-  if (!owner_.compare_exchange_strong(owner, mine, std::memory_order_relaxed) && owner != mine) {
-    return Status(Code::kInvalidState, format("dt %s", kForked));
-  }
+  DT_TRY(own_free());
   DT_TRY_VALUE(const uint32_t index, take_free());
   Slot& slot = chunks_[index / kChunkSlots].load(std::memory_order_acquire)[index % kChunkSlots];
   SlotLock lock(slot);

@@ -48,8 +48,8 @@ class HandleTable {
   HandleTable(const HandleTable&) = delete;
   HandleTable& operator=(const HandleTable&) = delete;
 
-  /// Never null. Out of slots (16 million): OUT_OF_MEMORY. In a forked child whose parent has
-  /// opened a handle: INVALID_STATE.
+  /// Never null. Out of slots (16 million): OUT_OF_MEMORY. In a child that was forked while another
+  /// thread was in here: INVALID_STATE.
   Result<void*> open(HandleKind kind, std::shared_ptr<void> object);
   /// The object, or why `handle` is none: "is NULL", "is closed", "is a job handle", ...
   Result<std::shared_ptr<void>> find(const void* handle, HandleKind kind);
@@ -82,13 +82,14 @@ class HandleTable {
   };
 
   Slot* slot_of(const void* handle, HandleKind kind, std::string* why);
+  Status own_free();
   Result<uint32_t> take_free();
 
   // A chunk is published with release and stays as long as the table: readers need no lock.
   std::atomic<Slot*> chunks_[kChunks] = {};
   Guarded<Free> free_;
-  // 1 + the fork_generation() of the process that opened the first handle, which is written once;
-  // 0: none was opened. It guards nothing else, so any memory order will do.
+  // 1 + the fork_generation() of the process that uses free_, 0: nobody has. Written under the lock
+  // of free_, by the first that opens a handle in a process; later ones read it and take the lock.
   std::atomic<uint32_t> owner_{0};
 };
 
