@@ -171,7 +171,7 @@ class Reducer:
         self._handle: int = owner.number
         self._on_gpu: bool = comm._on_gpu
         self._waits: bool = comm._waits
-        self._lock = threading.RLock()  # dt's reducer may be used by one thread at a time
+        self._lock: Any = threading.RLock()  # dt's reducer may be used by one thread at a time
         self._borrowed: List[Any] = []  # gradients by pointer of this step
         self._borrowed_before: List[Any] = []  # a GPU may still be copying back to those
         self._watched: Dict[int, Any] = {}  # parameters that dt reads in finish()
@@ -294,7 +294,10 @@ class Reducer:
 
     def _wait(self, function: Callable[..., Result], *args: Any) -> Result:
         """function(*args), which waits for the other ranks and takes the lock itself."""
-        return interruptible(None, function, *args) if self._waits else function(*args)
+        # A hook that calls its reducer has the lock, for which a helper would wait for ever: dt refuses the call.
+        if self._waits and not self._lock._is_owned():
+            return interruptible(None, function, *args)
+        return function(*args)
 
     def _hooked(self, call: Any, *args: Any) -> None:
         owner = self._owner  # keeps ReducerOptions.grads, also beside a close()

@@ -278,6 +278,23 @@ class Processes(unittest.TestCase):
             out, error = rank.communicate(timeout=LIMIT_S)
             self.assertEqual((rank.returncode, out, error), (0, "1\n", ""))
 
+    def test_a_hook_on_the_main_thread_cannot_call_its_reducer(self):
+        ranks = self.start("""
+            reducer = dt.Reducer(comm, [dt.Param(8)])
+            def hook(bucket, stage):
+                try:
+                    reducer.rebuild()
+                except dt.InvalidStateError:
+                    print("refused", threading.current_thread() is threading.main_thread(), flush=True)
+            reducer.set_hook(hook)
+            reducer.ready(0)
+            reducer.finish()
+            job.finalize()
+            """)
+        for rank in ranks:
+            out, error = rank.communicate(timeout=LIMIT_S)
+            self.assertEqual((rank.returncode, out, error), (0, "refused True\n", ""))
+
     def test_ctrl_c_ends_the_wait_for_ranks_that_do_not_come(self):
         server = dt.StoreServer(dt.Config(settings={"job.id": "test", "job.world_size": 2}))
         self.addCleanup(server.close)
