@@ -172,7 +172,8 @@ class Comm(Blocks, Objects):
         plain forms return at once, and their results are there after the block; a work of the block may
         only be waited for after it."""
         held = Held(self._handle, self._on_gpu)
-        with self._grouped(held, lambda handle: self._wait(held, _raw.group_end, handle)):
+        keep = (held, self._owner)  # until dt has ended the group, also after Ctrl-C and close()
+        with self._grouped(held, lambda handle: self._wait(keep, _raw.group_end, handle)):
             yield self
         held.combinations().check()
 
@@ -211,7 +212,7 @@ class Comm(Blocks, Objects):
                 yield
             except BaseException:
                 with contextlib.suppress(Error):
-                    _raw.group_end(handle)
+                    self._wait((held, owner), _raw.group_end, handle)
                 raise
             end(handle)
         finally:

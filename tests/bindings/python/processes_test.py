@@ -226,7 +226,7 @@ class Processes(unittest.TestCase):
 
     def test_ctrl_c_ends_whatever_waits_and_it_goes_on(self):
         ranks = self.start("""
-            import os, tempfile
+            import contextlib, os, tempfile
             from dt import _interruptible
             values, reducer = array.array("f", [1] * 1000), dt.Reducer(comm, [dt.Param(8)])
             spare = dt.Reducer(comm, [dt.Param(8)])
@@ -241,11 +241,16 @@ class Processes(unittest.TestCase):
                 with comm.group():
                     comm.allreduce(values)
 
+            def group_that_raises():
+                with contextlib.suppress(LookupError), comm.group():
+                    comm.allreduce(values)
+                    raise LookupError
+
             calls = [lambda: job.store.get("get"), lambda: job.store.wait(["wait"]),
                      lambda: job.store.barrier("all"), lambda: comm.split(0), lambda: job.create_comm([0, 1]),
                      lambda: comm.check_equal(values), lambda: job.agree(True), lambda: comm.batch_moments(values, 8),
-                     group, job.stop_requested, lambda: dt.Reducer(comm, [dt.Param(8)]), lambda: spare.load(file.name),
-                     spare.rebuild, lambda: dt.Shard(comm, [dt.Param(8)]),
+                     group, group_that_raises, job.stop_requested, lambda: dt.Reducer(comm, [dt.Param(8)]),
+                     lambda: spare.load(file.name), spare.rebuild, lambda: dt.Shard(comm, [dt.Param(8)]),
                      lambda: shard.full_grad(0, array.array("f", [0] * 8)),
                      lambda: dt.Sampler(16, 2, comm.rank).check(comm), reducer.finish, job.finalize]
             print("ready", flush=True)
@@ -267,7 +272,7 @@ class Processes(unittest.TestCase):
             """)
         for rank in ranks:
             self.assertEqual(rank.stdout.readline(), "ready\n")
-        for _ in range(18):
+        for _ in range(19):
             self.assertEqual(ranks[0].stdout.readline(), "calls\n")
             wait_until_asleep(ranks[0])
             ranks[0].send_signal(signal.SIGINT)
