@@ -50,8 +50,12 @@ def interruptible(keep: Any, function: Callable[..., Result], *args: Any) -> Res
     done = threading.Lock()
     done.acquire()
     calls.put((function, args, keep, outcome, done))
-    while not done.acquire(timeout=_SLICE_MS / 1000):
-        pass
+    try:
+        while not done.acquire(timeout=_SLICE_MS / 1000):
+            pass
+    except BaseException:
+        del outcome  # whoever keeps the traceback keeps this frame, and must not keep a late result
+        raise
     result, error = outcome.pop()
     if error is None:
         return result  # type: ignore[no-any-return]

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many threads on handles that others close: errors of dt, never a crash."""
 
+import _thread
 import array
 import os
 import random
+import signal
 import sys
 import threading
 import unittest
 
 sys.path.insert(0, os.path.dirname(__file__))
 import dt
+from dt._interruptible import interruptible
+from dt._types import Handle
 from ranks import LIMIT_S, run_ranks
 
 THREADS = 8
@@ -120,6 +124,26 @@ class Races(unittest.TestCase):
                 job.store.add("n")
                 comm.barrier()
         run_ranks(2, body)
+
+
+class Interrupted(unittest.TestCase):
+    def test_what_a_call_makes_after_ctrl_c_is_closed(self):
+        old = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, old)
+        interrupted, closed, kept = threading.Event(), threading.Event(), None
+
+        def make():
+            _thread.interrupt_main()
+            interrupted.wait(LIMIT_S)
+            return Handle(1, lambda _: closed.set())
+        try:
+            interruptible(None, make)
+        except KeyboardInterrupt as error:  # assertRaises() would clear the frames of its traceback
+            kept = error
+        self.assertIsNotNone(kept)
+        interrupted.set()
+        self.assertTrue(closed.wait(LIMIT_S))
+        del kept
 
 
 if __name__ == "__main__":
