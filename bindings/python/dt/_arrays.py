@@ -4,38 +4,49 @@
 import math
 import re
 import weakref
-from typing import Any, Callable, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 from . import _raw
 from ._combine import Combination, Combine
-from ._errors import AbortedError, Error, invalid, invalid_state
+from ._errors import AbortedError, Error, OutOfMemoryError, SystemCallError, invalid, invalid_state
 from ._types import Array, ReduceOp, Stream, milliseconds, stream_number
 from ._work import Work, _abandoned, sweep
+
+
+# Whether two handles are of one communicator, by their numbers. These are not used again, so an answer stays true.
+_same: Dict[Tuple[int, int], bool] = {}
+_MOST_ANSWERS = 1000  # then all are forgotten; an answer that is missing is asked for again
 
 
 class Held:
     """What keeps the arrays of the plain calls of a group: dt uses them until its end, or until the work of
     the group is done."""
 
-    __slots__ = ("all", "_comm", "_on_gpu", "_same", "__weakref__")
+    __slots__ = ("all", "_comm", "_on_gpu", "__weakref__")
 
     def __init__(self, comm: int, on_gpu: bool) -> None:
         self.all: List[Any] = []
         self._comm = comm
         self._on_gpu = on_gpu
-        self._same = {comm: True}  # by handle; numbers of handles are not used again
 
     def is_of(self, comm: int, on_gpu: bool) -> bool:
         """Whether it is a group of this handle's communicator, which may have several; while it is open."""
-        same = self._same.get(comm)
+        if comm == self._comm:
+            return True
+        # Over GPUs the question would cost GPU memory. Holding too much is harmless, and no call over GPUs waits.
+        if on_gpu or self._on_gpu:
+            return on_gpu and self._on_gpu
+        same = _same.get((comm, self._comm))
         if same is None:
-            # To ask costs memory of the GPU there: to hold too much is no harm, and no call over GPUs waits.
-            if on_gpu or self._on_gpu:
-                return on_gpu and self._on_gpu
             try:
-                same = self._same[comm] = bool(_raw.same_comm(comm, self._comm))
+                same = bool(_raw.same_comm(comm, self._comm))
+            except (OutOfMemoryError, SystemCallError):  # not known: holding too much is harmless
+                return True
             except Error:  # one of them is closed or broken: no call of it joins a group
                 return False
+            if len(_same) >= _MOST_ANSWERS:
+                _same.clear()
+            _same[comm, self._comm] = same
         return same
 
     def outlive_group(self) -> None:

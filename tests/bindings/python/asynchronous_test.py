@@ -14,7 +14,7 @@ from unittest import mock
 
 sys.path.insert(0, os.path.dirname(__file__))
 import dt
-from dt import _asyncio, _work
+from dt import _arrays, _asyncio, _work
 from ranks import LIMIT_S, run_ranks
 
 
@@ -233,6 +233,31 @@ class Buffers(unittest.TestCase):
             job.store.set("forgotten", b"")
             self.until(lambda: alive() is None)
         run_ranks(2, body)
+
+    def test_whether_a_call_is_of_a_group_is_asked_once(self):
+        asked, ask = [], _arrays._raw.same_comm
+
+        def same(*handles):
+            asked.append(handles)
+            return ask(*handles)
+
+        def body(_, comm):
+            part = comm.split(0)
+            for _ in range(3):
+                with comm.group():
+                    comm.allreduce(ones())
+                    part.allreduce(ones())
+        with mock.patch.object(_arrays._raw, "same_comm", same):
+            run_ranks(2, body)
+        self.assertGreaterEqual(len(asked), 2)
+        self.assertEqual(len(asked), len(set(asked)))
+
+    def test_arrays_are_held_where_nobody_knows_whether_the_call_is_of_the_group(self):
+        held = _arrays.Held(1, False)
+        for error, expected in ((dt.OutOfMemoryError, True), (dt.SystemCallError, True),
+                                (dt.InvalidArgumentError, False), (dt.PeerLostError, False)):
+            with mock.patch.object(_arrays._raw, "same_comm", side_effect=error):
+                self.assertIs(held.is_of(2, False), expected, error)
 
     def test_plain_calls_let_go_of_what_is_done(self):
         def body(_, comm):
