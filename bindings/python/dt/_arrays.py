@@ -10,7 +10,7 @@ from . import _raw
 from ._combine import Combination, Combine
 from ._errors import AbortedError, Error, OutOfMemoryError, SystemCallError, invalid, invalid_state
 from ._types import Array, ReduceOp, Stream, milliseconds, stream_number
-from ._work import Work, _abandoned, sweep
+from ._work import Work, _abandoned, sweep_first
 
 
 # Whether two handles are of one communicator, by their numbers. These are not used again, so an answer stays true.
@@ -243,7 +243,7 @@ class Arrays:
         except Error as error:
             raise _named(error, kind)
         if _abandoned:
-            sweep()
+            sweep_first()
         if groups or _ended:
             own = self._own_groups()
             _hold(own, keep)  # if another thread has begun the group meanwhile

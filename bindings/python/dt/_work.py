@@ -30,12 +30,15 @@ def _finished(handle: int) -> bool:
         return True  # it has failed, and dt no longer uses its buffers
 
 
-def _retire(handle: int) -> None:
+def _retire(handle: int) -> bool:
+    """Whether it has finished, so that its buffers are let go of."""
     if _finished(handle):
         if _abandoned.pop(handle, None) is not None:  # else another thread has it
             _raw.work_destroy(handle)
-    elif sys.is_finalizing():
+        return True
+    if sys.is_finalizing():
         _raw.keep_forever(_abandoned.get(handle))  # dt may write there until the process is gone
+    return False
 
 
 def _slice_before(end: Optional[float]) -> int:
@@ -48,6 +51,13 @@ def sweep() -> None:
     """Lets go of the buffers of abandoned works that have completed."""
     for handle in list(_abandoned):
         _retire(handle)
+
+
+def sweep_first() -> None:
+    """The same up to the first that is under way, so that a plain call tests few of them."""
+    for handle in list(_abandoned):
+        if not _retire(handle):
+            break
 
 
 def keep_all() -> None:

@@ -265,10 +265,36 @@ class Buffers(unittest.TestCase):
             gone = weakref.ref(values)
             comm.allreduce_async(values)  # nobody keeps the work
             del values
-            comm.barrier()  # done behind it
-            gc.collect()
-            self.assertIsNone(gone())
+            for _ in range(2):
+                comm.barrier()  # the first ends behind the works of both ranks, whose threads share what is abandoned
+            self.until_gone(gone)
         run_ranks(2, body)
+
+    def test_plain_calls_test_up_to_the_first_work_that_is_under_way(self):
+        def body(job, comm):
+            if comm.rank == 1:
+                job.store.wait(["tested"])
+                for _ in range(10):
+                    comm.allreduce(ones())
+                return
+            alone = job.create_comm([0])
+            self.until(lambda: not _work._abandoned)  # what other tests have left
+            for _ in range(10):
+                comm.allreduce_async(ones())  # nobody keeps the works
+            with mock.patch.object(_work, "_finished", side_effect=_work._finished) as tested:
+                alone.barrier()
+            self.assertEqual((tested.call_count, len(_work._abandoned)), (1, 10))
+            job.store.set("tested", b"")
+            self.until(lambda: not _work._abandoned)
+        run_ranks(2, body)
+
+    def until_gone(self, gone):
+        """Another thread may have the object a moment longer."""
+        for _ in range(1000):
+            gc.collect()
+            if gone() is None:
+                return
+        self.fail("it is never let go of")
 
     def until(self, condition):
         """Sweeps as later calls do; each test of a work lets other threads run."""
