@@ -30,9 +30,14 @@ namespace Dt
         static readonly string[] objects =
             { "comm", "config", "job", "named", "optimizer", "outer", "ps", "reducer", "sampler", "shard", "work" };
 
-        /// What the user of another rank wrote stays as it is.
-        internal static string InCSharp(Status status, string message) =>
-            status == Status.Aborted ? message : terms.Replace(message, match => Name(match.Value));
+        /// What the program said when it aborted stays as it is.
+        internal static string InCSharp(Status status, string message)
+        {
+            int end = status == Status.Aborted
+                ? message.IndexOf(" aborted the job: ", System.StringComparison.Ordinal) : -1;
+            string ours = end < 0 ? message : message.Substring(0, end);
+            return terms.Replace(ours, match => Name(match.Value)) + message.Substring(ours.Length);
+        }
 
         static string Name(string term)
         {

@@ -142,8 +142,10 @@ _CLASSES: Dict[int, Type[Error]] = {
 def make(status: int, rank: int, host: str, pid: int, operation: str, sequence: int,
          message: str) -> Error:
     """The exception of a failed call; _raw raises what this gives."""
-    # What a rank said when it aborted is its own.
-    error = _CLASSES.get(status, Error)(message if status == Status.ABORTED else pythonic(message))
+    ours, mark, said = message, "", ""
+    if status == Status.ABORTED:  # what the program said when it aborted stays as it is
+        ours, mark, said = message.partition(" aborted the job: ")
+    error = _CLASSES.get(status, Error)(pythonic(ours) + mark + said)
     try:
         error.status = Status(status)
     except ValueError:

@@ -203,11 +203,11 @@ static class CoreTests
             using (Job job = new Job(config))
             {
                 job.StoreGet("joined");
-                job.Abort("no more " + Wide);
+                job.Abort("no more dt_agree, NULL " + Wide);
                 Suite.Check(other.Join(60000), "the other rank returns");
             }
             Suite.Check(seen is DtAbortedException, "the class: " + seen);
-            Suite.Check(seen.Message.Contains("no more " + Wide), "the message: " + seen.Message);
+            Suite.Check(seen.Message.Contains("no more dt_agree, NULL " + Wide), "the message: " + seen.Message);
             Suite.Equal(0, seen.Rank, "who aborted");
         }
     }

@@ -148,6 +148,12 @@ class Errors(unittest.TestCase):
                 self.assertIn(said, str(raised.exception))
             job.close()
 
+    def test_what_dt_says_of_an_abort_has_the_names_of_python(self):
+        for text, expected in (("rank 1 left; call dt_reducer_finish", "rank 1 left; call Reducer.finish"),
+                               ("dt_agree: rank 1 aborted the job: dt_agree, it aborted the job: dt_agree",
+                                "Job.agree: rank 1 aborted the job: dt_agree, it aborted the job: dt_agree")):
+            self.assertEqual(str(dt._errors.make(dt.Status.ABORTED, 1, "", 0, "", -1, text)), expected)
+
     def test_text_is_utf8_both_ways(self):
         config = dt.Config()
         for text in ("grün", "日本語", "\U0001f680 rocket"):

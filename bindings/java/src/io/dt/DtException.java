@@ -108,9 +108,15 @@ public class DtException extends RuntimeException {
     return of(
         new Data(
             status, rank, text(host), pid, text(operation), sequence,
-            // What a rank said when it aborted is its own.
-            status == Status.ABORTED.number() ? text(message) : Wording.inJava(text(message)),
-            null));
+            inJava(status, text(message)), null));
+  }
+
+  private static String inJava(int status, String message) {
+    // What the program said when it aborted stays as it is.
+    int end = status == Status.ABORTED.number() ? message.indexOf(" aborted the job: ") : -1;
+    return end < 0
+        ? Wording.inJava(message)
+        : Wording.inJava(message.substring(0, end)) + message.substring(end);
   }
 
   /** The same failure met again: with the stack of whoever meets it. */

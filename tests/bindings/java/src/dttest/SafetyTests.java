@@ -452,7 +452,7 @@ final class SafetyTests {
       Thread other = new Thread(() -> {
         try (Config config = Ranks.config(1, 2, server.port()); Job job = Job.init(config)) {
           job.store().get("joined");
-          job.abort("no more \u20ac");
+          job.abort("no more send_counts \u20ac");
         }
       });
       other.start();
@@ -461,7 +461,8 @@ final class SafetyTests {
         job.store().set("joined", new byte[0]);
         DtException e =
             thrown(AbortedException.class,
-                () -> comm.allReduce(some(1), some(1), ReduceOp.SUM), "no more \u20ac");
+                () -> comm.allReduce(some(1), some(1), ReduceOp.SUM),
+                "no more send_counts \u20ac");
         equal(e.rank(), 1);
         that(!e.host().isEmpty() && e.pid() > 0, "who aborted");
       }
