@@ -415,19 +415,21 @@ class Reducer:
 
         out: on GPUs an array of one F32 that receives the norm instead; then 0 is given
         """
-        address = 0
+        address, keep = 0, None
         if out is not None:
-            address, count, dtype, on_gpu, _ = _raw.buffer(out, True, "Reducer.clip_norm: out")
+            address, count, dtype, on_gpu, keep = _raw.buffer(out, True, "Reducer.clip_norm: out")
             if count < 1 or dtype != Dtype.F32 or on_gpu is not self._on_gpu:
                 raise invalid("Reducer.clip_norm: out must be an array of one F32"
                               f"{' on the GPU' if self._on_gpu else ''}")
         elif self._on_gpu:
             raise invalid("Reducer.clip_norm: out is missing; give an array of one F32 on the GPU")
+        return self._wait(self._clip_norm, max_norm, norm_type, address, (keep, self._owner), stream)
+
+    def _clip_norm(self, max_norm: float, norm_type: float, address: int, keep: Any, stream: Stream) -> float:
         with self._lock:
-            owner = self._owner  # as in _hooked()
             norm = float(_raw.reducer_clip_norm(self._handle, max_norm, norm_type, address, stream_number(stream)))
-            del owner
-            return norm
+        del keep  # `out`, and as in _hooked(); until here, even if nobody waits for the result any more
+        return norm
 
     def rebuild(self) -> bool:
         """Plans anew by the order in which gradients arrived on rank 0; for users of grad(), between

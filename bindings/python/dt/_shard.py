@@ -126,14 +126,17 @@ class Shard:
 
         stream: CUDA stream that will write it
         """
-        with self.reducer._lock:
-            packed = Unpacker(_raw.shard_piece(self._open().number, index, stream_number(stream)))
+        packed = self.reducer._wait(self._piece, index, stream)
         offset, count, param, grad = (packed.number() for _ in range(4))
         gradient = None
         if grad != 0:
             gradient = Gradient(grad, count, Dtype(self._params[index].dtype), self.reducer._on_gpu)
             gradient._owner = self.reducer._owner or self._open()
         return Piece(offset, count, self._param(param, count, index) if count else None, gradient)
+
+    def _piece(self, index: int, stream: Stream) -> Unpacker:
+        with self.reducer._lock:
+            return Unpacker(_raw.shard_piece(self._open().number, index, stream_number(stream)))
 
     def plan(self, index: int) -> List[Tuple[int, int]]:
         """Which part of a parameter each rank of the communicator updates: offset and count, the same on all ranks."""
@@ -152,7 +155,7 @@ class Shard:
     def _full_grad(self, index: int, address: int, keep: Any, stream: Stream) -> None:
         with self.reducer._lock:
             _raw.shard_full_grad(self._open().number, index, address, stream_number(stream))
-        del keep  # until here, also where nobody waits any more
+        del keep  # until here, even if nobody waits for the result any more
 
     def updated(self, *, stream: Stream = 0) -> None:
         """Says that this rank has updated its pieces: begins to send them to all ranks. Collective.

@@ -251,7 +251,8 @@ class Processes(unittest.TestCase):
                      lambda: comm.check_equal(values), lambda: job.agree(True), lambda: comm.batch_moments(values, 8),
                      group, group_that_raises, job.stop_requested, lambda: dt.Reducer(comm, [dt.Param(8)]),
                      lambda: spare.load(file.name), spare.rebuild, lambda: dt.Shard(comm, [dt.Param(8)]),
-                     lambda: shard.full_grad(0, array.array("f", [0] * 8)),
+                     lambda: shard.full_grad(0, array.array("f", [0] * 8)), lambda: shard.reducer.clip_norm(1),
+                     lambda: (shard.updated(), shard.piece(0)),
                      lambda: dt.Sampler(16, 2, comm.rank).check(comm), reducer.finish, job.finalize]
             print("ready", flush=True)
             for call in calls:
@@ -272,7 +273,7 @@ class Processes(unittest.TestCase):
             """)
         for rank in ranks:
             self.assertEqual(rank.stdout.readline(), "ready\n")
-        for _ in range(19):
+        for _ in range(21):
             self.assertEqual(ranks[0].stdout.readline(), "calls\n")
             wait_until_asleep(ranks[0])
             ranks[0].send_signal(signal.SIGINT)
