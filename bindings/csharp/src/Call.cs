@@ -89,7 +89,8 @@ namespace Dt
             if (recv.IsReadOnly && Receives(comm))
             {
                 bool one = kind == OperationKind.Broadcast || kind == OperationKind.Recv;
-                recv.CheckWritable(NameOf(kind), one ? "buffer" : "recv");
+                bool inPlace = kind == OperationKind.AllReduce && recv.IsSame(send);
+                recv.CheckWritable(NameOf(kind), one ? "buffer" : inPlace ? "inPlace" : "recv");
             }
             dtype = send.IsNone ? recv.Dtype : send.Dtype;
             if (!send.IsNone && !recv.IsNone && send.Dtype != recv.Dtype)

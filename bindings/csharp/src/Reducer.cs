@@ -138,6 +138,7 @@ namespace Dt
     {
         readonly Param[] parameters;
         readonly long[] rowElements;
+        readonly bool ofShard;
 
         /// <summary>Plans buckets over the parameters and checks on all ranks that the model is the
         /// same. Collective. Null options: defaults.</summary>
@@ -155,6 +156,7 @@ namespace Dt
         internal Reducer(long number, Param[] parameters) : base(new ReducerHandle(number))
         {
             this.parameters = parameters;
+            ofShard = true;
         }
 
         static ReducerHandle Created(Comm comm, Param[] parameters, ReducerOptions options)
@@ -429,7 +431,7 @@ namespace Dt
         {
             if (gradient.IsNone)
                 throw DtException.InvalidArgument(name + ": gradient is null; give an array, a memory or a Tensor");
-            gradient.CheckWritable(name, "gradient");
+            if (!ofShard) gradient.CheckWritable(name, "gradient");  // a shard's stay as they are
             CheckFits(name, "gradient", parameters, index, gradient.Dtype, gradient.Count);
             Pin pin = gradient.Pin();
             bool counted = false;

@@ -56,7 +56,11 @@ namespace Dt
 
         internal bool IsReadOnly => readOnly;
 
-        /// For what receives a result.
+        /// Whether it is a copy of the same value, so that both have the same memory.
+        internal bool IsSame(in Tensor other) =>
+            owner == other.owner && place == other.place && offset == other.offset && Count == other.Count;
+
+        /// Throws if results cannot be written to it.
         internal void CheckWritable(string operation, string name)
         {
             if (!readOnly) return;

@@ -154,6 +154,8 @@ static class SafetyTests
         {
             Suite.Throws<DtInvalidArgumentException>(call, "is a ReadOnlyMemory");
         }
+        Suite.Throws<DtInvalidArgumentException>(() => world.AllReduce(part), "AllReduce: inPlace is a ReadOnlyMemory");
+        Suite.Throws<DtInvalidArgumentException>(() => world.AllReduce(four, part), "AllReduce: recv is");
         using (Reducer reducer = new Reducer(world, new[] { new Param(4) }, new ReducerOptions { FindUnused = true }))
         {
             Suite.Throws<DtInvalidArgumentException>(() => reducer.Ready(0, read), "Ready: gradient is a ReadOnlyMemory");

@@ -214,7 +214,11 @@ static class ShardTests
 #endif
             // A reducer may go before its shard, which keeps the gradients.
             float[] gradient = Filled(Count, each.rank);
+#if DT_SPAN
+            shard.Reducer.Ready(0, new ReadOnlyMemory<float>(gradient));
+#else
             shard.Reducer.Ready(0, gradient);
+#endif
             shard.Reducer.Finish();
             Suite.Equal((float)each.rank, gradient[0], "it stays as it is");
             shard.Reducer.Dispose();
