@@ -12,8 +12,8 @@ import io.dt.Blocks;
 import io.dt.ClosedException;
 import io.dt.Comm;
 import io.dt.Config;
+import io.dt.ConfigException;
 import io.dt.DataType;
-import io.dt.DtException;
 import io.dt.Job;
 import io.dt.MismatchException;
 import io.dt.Param;
@@ -33,13 +33,18 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Queue;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 
 /** Works, futures and the garbage collector. */
 final class AsyncTests {
+  /** Of security.mode = auth: what each side of a connection sends first. */
+  private static final int GREETING_BYTES = 48;
+
   private AsyncTests() {}
 
   static void add() {
@@ -289,24 +294,42 @@ final class AsyncTests {
     PsOptions options = new PsOptions(0, limitMs, limitMs, 1 << 20);
     int carriers = Integer.getInteger("jdk.virtualThreadScheduler.parallelism",
         Runtime.getRuntime().availableProcessors());
+    Path token = Files.createTempFile("dt", "token"); // for its user only
+    Files.writeString(token, "5".repeat(64));
     List<Socket> connected = new ArrayList<>();
+    List<Thread> workers = new ArrayList<>();
+    Queue<Throwable> failures = new ConcurrentLinkedQueue<>();
     try (ServerSocket silent = new ServerSocket(0, 0, InetAddress.getLoopbackAddress());
         Config config = new Config()) {
       silent.setSoTimeout(limitMs / 2);
       config.set("ps.servers", "127.0.0.1:" + silent.getLocalPort()).set("ps.workers", "1");
+      config.set("security.mode", "auth").set("security.token_file", token.toString());
       for (int i = 0; i <= carriers; i++) {
-        virtual.newThread(() -> {
-          try (Ps ps = new Ps(config, options)) {
-            throw new AssertionError("nobody serves at " + ps.workFd());
-          } catch (DtException | IllegalStateException e) {
-            // What the test is about is over.
+        Thread worker = virtual.newThread(() -> {
+          try {
+            thrown(ConfigException.class, () -> new Ps(config, options).close());
+          } catch (Throwable e) {
+            failures.add(e);
           }
-        }).start();
+        });
+        workers.add(worker);
+        worker.start();
       }
       for (int i = 0; i <= carriers; i++) connected.add(silent.accept());
+      // Its own greeting, sent back, is not that of a server: a worker gives up at once.
+      for (Socket each : connected) {
+        each.setSoTimeout(limitMs);
+        each.getOutputStream().write(each.getInputStream().readNBytes(GREETING_BYTES));
+      }
+      for (Thread each : workers) {
+        each.join(Ranks.DEADLINE_MS);
+        that(!each.isAlive(), "a worker hangs");
+      }
     } finally {
       for (Socket each : connected) each.close();
+      Files.delete(token);
     }
+    for (Throwable each : failures) throw new AssertionError("a worker", each);
   }
 
   private static ThreadFactory virtualThreads() throws Exception {
