@@ -96,7 +96,7 @@ class Unpacker {
     const int64_t value = number();
     if (value < INT32_MIN || value > INT32_MAX) {
       detail::refuse(std::string(what) + " is " + std::to_string(value) +
-                     ", which does not fit in 32 bits; give a smaller number");
+                     ", which does not fit in 32 bits; give one from -2147483648 to 2147483647");
     }
     return static_cast<T>(value);
   }

@@ -102,7 +102,7 @@ inline bool to_int64(PyObject* object, int64_t* out) {
   *out = PyLong_AsLongLongAndOverflow(object, &overflow);
   Py_XDECREF(number);
   if (overflow == 0) return *out != -1 || PyErr_Occurred() == nullptr;
-  raise_invalid("an argument does not fit in 64 bits; give a smaller number");
+  raise_invalid("an argument does not fit in signed 64 bits; give one from -2**63 to 2**63 - 1");
   return false;
 }
 inline bool to_int32(PyObject* object, int32_t* out) {
@@ -111,7 +111,7 @@ inline bool to_int32(PyObject* object, int32_t* out) {
   *out = static_cast<int32_t>(wide);
   if (*out == wide) return true;
   raise_invalid("the argument " + std::to_string(wide) +
-                " does not fit in 32 bits; give a smaller number");
+                " does not fit in 32 bits; give one from -2147483648 to 2147483647");
   return false;
 }
 /** Bytes that were no UTF-8 when Python read them (in a path, say) become the same bytes again. */

@@ -90,8 +90,8 @@ Launch = Tuple[int, int, int, int, Any]
 
 
 def _hold(own: List[Held], keep: Any) -> None:
-    """Also by the groups that have ended: their arrays are few, and which communicator they were of may be
-    known no more."""
+    """Also by the groups that have ended: their arrays are few, and their communicator may be closed, so that
+    nobody can tell whether the call was of it."""
     for group in [*own, *(each() for each in list(_ended))]:
         if group is not None:
             group.all.append(keep)

@@ -270,6 +270,10 @@ class Reducer:
         """
         if len(rows) != len(self._params):
             raise invalid(f"Reducer.power_sgd: {len(rows)} rows for {len(self._params)} parameters; give one each")
+        if not -2**63 <= seed < 2**64:
+            raise invalid(f"Reducer.power_sgd: seed is {seed}; give an integer of 64 bits")
+        if seed >= 2**63:
+            seed -= 2**64
         ratio = struct.unpack("q", struct.pack("d", min_compression))[0]
         with self._lock:
             _raw.reducer_power_sgd(self._handle, pack(

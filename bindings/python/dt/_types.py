@@ -217,7 +217,7 @@ def pack(items: Iterable[Union[str, bytes, int, None]]) -> bytes:
             packed += struct.pack("q", -1)
         elif isinstance(item, int):
             if not -1 << 63 <= item < 1 << 63:
-                raise invalid(f"the argument {item} does not fit in 64 bits; give a smaller number")
+                raise invalid(f"the argument {item} does not fit in signed 64 bits; give one from -2**63 to 2**63 - 1")
             packed += struct.pack("q", item)
         else:
             data = item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item

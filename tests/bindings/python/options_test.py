@@ -75,8 +75,16 @@ class Options(unittest.TestCase):
             with dt.Named(comm) as named, self.assertRaisesRegex(dt.InvalidArgumentError, "^peer is 4294967297"):
                 with named.group() as group:
                     group.under("a").broadcast_async(floats(1), large)
-            with self.assertRaisesRegex(dt.InvalidArgumentError, "64 bits"):
-                dt.Reducer(comm, one, dt.ReducerOptions(bucket_cap_bytes=1 << 64))
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "^rank is -2147483649, .* from -2147483648 to"):
+                dt.Reducer(comm, one).power_sgd([0], rank=-(1 << 31) - 1)
+            for number in (1 << 63, -(1 << 63) - 1):
+                with self.assertRaisesRegex(dt.InvalidArgumentError, f"argument {number} does not fit in signed 64 bits"):
+                    dt.Reducer(comm, one, dt.ReducerOptions(bucket_cap_bytes=number))
+            for seed in (1 << 64, -(1 << 63) - 1):
+                with self.assertRaisesRegex(dt.InvalidArgumentError, f"^Reducer.power_sgd: seed is {seed}; "):
+                    dt.Reducer(comm, one).power_sgd([0], seed=seed)
+            for seed in ((1 << 64) - 1, 1 << 63, -(1 << 63)):
+                dt.Reducer(comm, one).power_sgd([0], seed=seed)
 
     def test_the_name_is_in_messages(self):
         def body(_, comm):

@@ -28,8 +28,8 @@ comm = job.world()
 
 def start_rank(rank, port, body, join=JOIN):
     return subprocess.Popen(
-        [sys.executable, "-I", "-c", RANK + textwrap.dedent(join) + textwrap.dedent(body), os.path.dirname(__file__), str(rank),
-         str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        [sys.executable, "-I", "-c", RANK + textwrap.dedent(join) + textwrap.dedent(body), os.path.dirname(__file__),
+         str(rank), str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def wait_until_asleep(rank):
