@@ -385,6 +385,7 @@ Status Rounds::meet(const Roster& roster) {
   if (!lobby_->leads()) lobby_->on_lost({});
   if (!met.ok() && ended.fired() && agent_->stopped_by == 0) {
     lost_lead_ = roster.lead_node();
+    gone_.insert(roster.seats.front().nonce);  // the next lead does not wait for it
     lobby_.reset();
   }
   DT_TRY(met.status());
