@@ -43,16 +43,22 @@ void Server::Impl::beat_unasked(Session* session) {
   send(session, encode_frame(FrameType::kBeat, 0, {}));
 }
 
-/// A connection with a long queue is not read, so the signs of life of its ranks wait in the
-/// kernel. A rank that takes bytes of that queue lives. One that is stopped takes none once what
-/// the two kernels hold for it is full.
+/// Reading stops where a queue grows beyond the high-water mark, and resumes at half of it. Until
+/// then the signs of life of its ranks wait in the kernel, or at the relay. A rank that takes bytes
+/// of that queue lives; over an uplink, some rank of that host does. A stopped rank takes none once
+/// what the two kernels hold for it is full. A channel that its relay has paused gets none of them.
 void Server::Impl::note_deliveries(int64_t now_ns) {
   for (const auto& [id, session] : sessions_) {
     if (!session->welcomed || session->member.rank < 0) continue;
     const net::SecureConnection& carrier = session->connection->carrier();
-    if (carrier.queued_bytes() == 0) continue;
-    const uint64_t delivered = carrier.delivered_bytes();
-    if (std::exchange(session->delivered_bytes, delivered) == delivered) continue;
+    const Channel* const channel = session->connection->channel();
+    const bool unread = carrier.queued_bytes() >= net::Connection::kHighWaterBytes / 2 &&
+                        (channel == nullptr || !channel->paused());
+    std::optional<uint64_t> delivered;
+    if (unread) delivered = carrier.delivered_bytes();
+    const auto before = std::exchange(session->delivered_bytes, delivered);
+    // The first look at a long queue does not tell since when its bytes have been taken.
+    if (!before || before == delivered || !delivered || session->refused) continue;
     vitals_.heard(session->member.rank, now_ns);
   }
 }

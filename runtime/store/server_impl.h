@@ -74,12 +74,13 @@ class Server::Impl {
     Member member;
     bool relayed = false;  // its wire is a channel
     bool welcomed = false;
-    bool refused = false;          // waits for the other side to hang up, so that it can read why
-    bool one_too_many = false;     // told so as soon as its protocol is known
-    bool tolerated = false;        // silent, and taken for a PyTorch client's second connection
-    int64_t beat_ns = 0;           // when it was given a sign of life last
-    uint64_t delivered_bytes = 0;  // over its wire, at the last look; see note_deliveries()
-    size_t noted_bytes = 0;        // what was kept for it when it was looked at last
+    bool refused = false;       // waits for the other side to hang up, so that it can read why
+    bool one_too_many = false;  // told so as soon as its protocol is known
+    bool tolerated = false;     // silent, and taken for a PyTorch client's second connection
+    int64_t beat_ns = 0;        // when it was given a sign of life last
+    size_t noted_bytes = 0;     // what was kept for it when it was looked at last
+    // Over its wire, at the last look if that was not read then; see note_deliveries().
+    std::optional<uint64_t> delivered_bytes;
 
     /// Not a stranger: it has said who it is.
     bool known() const { return welcomed || peer == Peer::kTorch; }

@@ -261,6 +261,37 @@ TEST_CASE("uplink: a rank that does not read keeps nobody waiting, and gets all 
   CHECK(relay.hear(1).payload == answer.payload);
 }
 
+TEST_CASE("uplink: a paused rank that says nothing is lost while another one of its host reads") {
+  constexpr int64_t kSilenceMs = 2000;
+  Job job(3, [](ServerOptions* options) {
+    options->heartbeat_ms = 50;
+    options->heartbeat_timeout_ms = kSilenceMs;
+  });
+  const auto other = job.connect(0);
+  REQUIRE(other->set("large", std::string(kMaxValueBytes, 'x'), patiently()).ok());
+  PlainRelay relay(job);
+  const int small = 64 << 10;
+  setsockopt(relay.fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+  relay.begin();
+  for (const int32_t rank : {1, 2}) {
+    relay.open(job, static_cast<uint64_t>(rank), rank);
+    relay.join(job, static_cast<uint64_t>(rank), rank);
+  }
+  Failures failures;
+  failures.watch(other.get());
+  REQUIRE(other->join(job.record(0), patiently()).ok());
+  relay.say(encode_frame(FrameType::kPause, 1, {}));
+  for (const uint64_t id : {6, 7}) relay.ask(2, request_of(FrameType::kGet, "large"), id);
+  const Deadline patience = Deadline::after_ms(4 * kSilenceMs);  // before all of it is taken
+  std::vector<char> buffer(64 << 10);
+  while (failures.count() == 0 && !patience.passed()) {
+    REQUIRE(read(relay.fd, buffer.data(), buffer.size()) > 0);
+    (void)other->get("never", briefly(50));
+  }
+  REQUIRE(failures.count() == 1);
+  CHECK(failures.wait_first().info.rank == 1);
+}
+
 TEST_CASE("uplink: a refused rank hears why, and its channel is closed") {
   Job job(2);
   PlainRelay relay(job);
