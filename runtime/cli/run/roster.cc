@@ -113,6 +113,12 @@ int Roster::rank_of(uint64_t nonce) const {
   return -1;
 }
 
+std::set<uint64_t> Roster::nonces() const {
+  std::set<uint64_t> all;
+  for (const Seat& seat : seats) all.insert(seat.nonce);
+  return all;
+}
+
 Judgement judge(const RosterRules& rules, const std::vector<Presence>& there,
                 const std::set<uint64_t>& gone, bool patient) {
   Judgement judged;
@@ -158,9 +164,7 @@ std::vector<Presence> take_doubles(std::vector<Presence>* there) {
   std::vector<Presence> doubles;
   if (there->empty()) return doubles;
   std::set<uint64_t> known;
-  for (const Roster* each : deciding(*there)) {
-    for (const Seat& seat : each->seats) known.insert(seat.nonce);
-  }
+  for (const Roster* each : deciding(*there)) known.merge(each->nonces());
   std::stable_partition(there->begin(), there->end(),
                         [&](const Presence& each) { return known.count(each.seat.nonce) != 0; });
   std::set<int> taken;
@@ -175,10 +179,8 @@ std::vector<Presence> take_doubles(std::vector<Presence>* there) {
 
 void note_joined(Presence* presence) {
   // Attempts of the same agents ask for the same majority: one of them is enough, as the latest.
-  std::erase_if(presence->unsure, [&](const Roster& each) {
-    return std::equal(each.seats.begin(), each.seats.end(), presence->last.seats.begin(),
-                      presence->last.seats.end(),
-                      [](const Seat& a, const Seat& b) { return a.nonce == b.nonce; });
+  std::erase_if(presence->unsure, [agents = presence->last.nonces()](const Roster& each) {
+    return each.nonces() == agents;
   });
   presence->unsure.push_back(presence->last);
 }

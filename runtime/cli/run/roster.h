@@ -36,6 +36,8 @@ struct Roster {
   int lead_node() const { return seats.empty() ? -1 : seats.front().node; }
   /// The rank of this process among them; -1 it is not.
   int rank_of(uint64_t nonce) const;
+  /// Its agents, whoever of them serves.
+  std::set<uint64_t> nonces() const;
 };
 
 /// What an agent that waits for an attempt says of itself.

@@ -253,9 +253,13 @@ TEST_CASE("meetings of the same agents that fail one after the other are remembe
   CHECK(agent.unsure[0].attempt == 6);
   CHECK(agent.unsure[1].attempt == 8);
   CHECK(agent.begun.attempt == 4);
+  agent.last = roster(9, {seat(1), seat(0)});  // another one of them leads
+  note_joined(&agent);
+  REQUIRE(agent.unsure.size() == 2);
+  CHECK(agent.unsure[1].attempt == 9);
   note_begun(&agent);
   CHECK(agent.unsure.empty());
-  CHECK(agent.begun.attempt == 8);
+  CHECK(agent.begun.attempt == 9);
 }
 
 TEST_CASE("whoever serves is node 0 of the attempt, the others follow in their order") {
