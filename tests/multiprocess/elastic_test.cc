@@ -411,8 +411,8 @@ TEST_CASE("a meeting that cannot succeed is not repeated for ever") {
   CAPTURE(one.err);
   CHECK(count_of(one.err, "dt: warning: attempt 0 has not begun: node 1 (host ") == 1);
   CHECK(count_of(one.err,
-                 "dt run: no attempt has begun within 3.0 s of the first meeting that failed: node "
-                 "1 (host ") == 1);
+                 "dt run: no attempt of the same agents has begun within 3.0 s of their first "
+                 "meeting that failed: node 1 (host ") == 1);
 }
 
 TEST_CASE("a rank that comes while its attempt ends waits for the next one") {

@@ -57,7 +57,7 @@ class Rounds {
   std::string nobody_text(const Status& last) const;
   Status nobody_found(const Status& last) const;
   Status meet(const Roster& roster);
-  Status try_again(int attempt, const Status& failed);
+  Status try_again(const Roster& roster, const Status& failed);
   Result<AttemptEnd> attempt();
   void watch_arrivals(Fleet* running, Event& over);
   bool has_node(int node) const;
@@ -84,7 +84,8 @@ class Rounds {
   int lost_lead_ = -1;             // and last
   Deadline fenced_at_ = Deadline::after_ms(0);
   bool told_minority_ = false;
-  std::optional<Deadline> give_up_at_;  // since a meeting has failed; absent: the last one has not
+  std::set<uint64_t> failed_agents_;    // whose meeting has failed last
+  std::optional<Deadline> give_up_at_;  // since their first one that failed; absent: none has
 };
 
 Rounds::Rounds(Agent* agent, Signals* signals, Guardian* guardian)
@@ -408,16 +409,20 @@ Status Rounds::meet(const Roster& roster) {
   return {};
 }
 
-/// Ok: the next meeting may do better. Not for longer than agents wait for each other at all.
-Status Rounds::try_again(int attempt, const Status& failed) {
+/// Ok: the next meeting may do better. Meetings of the same agents are not repeated for longer than
+/// agents wait for each other at all.
+Status Rounds::try_again(const Roster& roster, const Status& failed) {
   if (agent_->stopped_by != 0) return failed;
+  failed_agents_ = roster.nonces();
   const int64_t limit_ms = agent_->config.integer("rendezvous.timeout_ms");
   if (!give_up_at_) give_up_at_ = Deadline::after_ms(limit_ms);
   if (give_up_at_->passed()) {
-    return failed.within(format("no attempt has begun within %s of the first meeting that failed",
-                                store::seconds_text(limit_ms).c_str()));
+    return failed.within(
+        format("no attempt of the same agents has begun within %s of their first meeting that "
+               "failed",
+               store::seconds_text(limit_ms).c_str()));
   }
-  options_.logger->log(LogLevel::kWarning, "attempt %d has not begun: %s", attempt,
+  options_.logger->log(LogLevel::kWarning, "attempt %d has not begun: %s", roster.attempt,
                        failed.message().c_str());
   return {};
 }
@@ -502,9 +507,10 @@ Result<int> Rounds::run() {
       fprintf(stderr, "dt run: %s\n", offer.end_text.c_str());
       return offer.end_code;
     }
+    if (offer.roster.nonces() != failed_agents_) give_up_at_.reset();
     const Status met = meet(offer.roster);
     if (!met.ok()) {
-      DT_TRY(try_again(offer.roster.attempt, met));
+      DT_TRY(try_again(offer.roster, met));
       continue;
     }
     give_up_at_.reset();
