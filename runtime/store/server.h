@@ -43,6 +43,8 @@ struct ServerOptions {
   bool any_job = false;
   /// On the loop's thread, for each rank that counts as lost because it was silent. It may live.
   std::function<void(int32_t rank)> on_silent;
+  /// On the loop's thread, before any rank hears that the join has succeeded.
+  std::function<void()> on_verdict;
   std::function<void()> on_heed;  ///< once, on the loop's thread, when heeds_stop() becomes true
   /// On the loop's thread, for each failure that a client reports. Returns true if only this
   /// process needs it: then the server sends it to no client.

@@ -59,6 +59,7 @@ void Server::Impl::handle(uint64_t id, Session* session, const Frame& frame) {
       break;
     case FrameType::kJoin:
       joins_.join(ticket, std::move(request.join), patience, now_ns, &answers);
+      if (joins_.decided() && options_.on_verdict) options_.on_verdict();
       for (auto& [key, value] : joins_.take_records()) {
         // Cannot fail for want of room in practice; a rank would then find the key absent.
         [[maybe_unused]] const Status kept = keyspace_.set(key, std::move(value), &answers);

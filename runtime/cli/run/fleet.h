@@ -61,6 +61,9 @@ struct FleetOptions {
   std::function<Status(const std::string& host, uint16_t port)> on_served;
   /// This agent joins now: from here on the attempt may begin without its notice.
   std::function<void()> on_join;
+  /// Node 0: all have joined, and the attempt begins. On the loop's thread, before any agent hears
+  /// of it; not after meet() has failed.
+  std::function<void()> on_verdict;
 };
 
 /// One node as it introduced itself.

@@ -99,6 +99,7 @@ Status Fleet::serve(const Wait& wait) {
   server.heartbeat_ms = options_.heartbeat_ms;
   server.heartbeat_timeout_ms = options_.heartbeat_timeout_ms;
   server.logger = options_.logger;
+  server.on_verdict = options_.on_verdict;
   server.on_report = [this](const store::Failure& failure) { return hear_end(failure); };
   Status status;
   if (server.bind_address.empty()) {

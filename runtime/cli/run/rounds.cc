@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <thread>
 
@@ -368,7 +369,11 @@ Status Rounds::meet(const Roster& roster) {
     };
   }
   self_.last = roster;  // agreed: no other attempt of this number or an earlier one
+  const std::vector<Roster> unsure_before = self_.unsure;
   options.on_join = [this] { note_joined(&self_); };
+  // Written on the loop's thread, read when Fleet::meet() has returned. Lives as long as the fleet.
+  const auto decided = std::make_shared<std::atomic<bool>>(false);
+  options.on_verdict = [decided] { decided->store(true); };
   // A lead serves the lobby for as long as it lives. Once it is gone nobody answers at the meeting,
   // where a follower would otherwise try until the time-out.
   Interrupt ended;
@@ -383,6 +388,9 @@ Status Rounds::meet(const Roster& roster) {
   auto met = while_stoppable(agent_, signals_, options.timeout_ms, &ended, [&](const Wait& wait) {
     return Fleet::meet(agent_->loop.get(), options, wait);
   });
+  // Only the lead's own server could have begun the attempt. It is gone, so none of them ever
+  // begins it, and this agent need not ask for a majority of them.
+  if (!met.ok() && lobby_->leads() && !decided->load()) self_.unsure = unsure_before;
   if (!lobby_->leads()) lobby_->on_lost({});
   if (!met.ok() && ended.fired() && agent_->stopped_by == 0) {
     lost_lead_ = roster.lead_node();

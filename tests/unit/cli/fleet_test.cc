@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <thread>
 
@@ -225,7 +226,9 @@ TEST_CASE("node 0 alone hears how each rank of another node ended") {
 }
 
 TEST_CASE("agents know each other after the meeting, and node 0's word counts") {
-  Pair pair;
+  std::atomic<int> verdicts = 0;
+  Pair pair(nullptr, [&](FleetOptions* options) { options->on_verdict = [&] { ++verdicts; }; });
+  CHECK(verdicts.load() == 1);  // node 0's
   for (int node = 0; node < 2; ++node) {
     const Fleet& fleet = pair[node];
     CHECK(fleet.node_rank() == node);
@@ -396,6 +399,8 @@ TEST_CASE("the meeting ends by its deadline and by its interrupt") {
   const auto loop = dt::net::Loop::start().value();
   FleetOptions options = options_of(0, 2, port.number);
   options.timeout_ms = 100;
+  bool decided = false;
+  options.on_verdict = [&] { decided = true; };
   const auto late = Fleet::meet(loop.get(), options, {Deadline::after_ms(100), nullptr});
   CHECK(
       late.status().message() ==
@@ -406,6 +411,7 @@ TEST_CASE("the meeting ends by its deadline and by its interrupt") {
   interrupt.fire(Status(dt::Code::kAborted, "enough"));
   const auto stopped = Fleet::meet(loop.get(), options, {Deadline::after_ms(kTestMs), &interrupt});
   CHECK(stopped.status().message() == "enough");
+  CHECK_FALSE(decided);
 }
 
 TEST_CASE("node 0 says whom it waits for, and that its own name does not resolve yet") {
