@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // `dt run --min-nodes`: agents that go on when a node is lost, and when one comes.
 #include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -341,8 +344,37 @@ TEST_CASE(
 
 namespace {
 
-/// This process as the agent of node 0 of two. It serves the lobby, and offers attempts whose
-/// meeting nobody serves.
+/// A port at which connections are taken and nothing is said.
+class SilentPort {
+ public:
+  SilentPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    REQUIRE(bind(fd_, reinterpret_cast<sockaddr*>(&address), length) == 0);
+    REQUIRE(listen(fd_, SOMAXCONN) == 0);
+    REQUIRE(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length) == 0);
+    port_ = ntohs(address.sin_port);
+  }
+  ~SilentPort() { close(fd_); }
+  SilentPort(const SilentPort&) = delete;
+  SilentPort& operator=(const SilentPort&) = delete;
+
+  int port() const { return port_; }
+  /// Until somebody dials it.
+  void await_caller() const {
+    pollfd caller{fd_, POLLIN, 0};
+    REQUIRE(poll(&caller, 1, kPatienceMs) == 1);
+  }
+
+ private:
+  const int fd_;
+  int port_ = 0;
+};
+
+/// This process as the agent of node 0 of two. It serves the lobby, and offers attempts at whose
+/// meeting nobody answers.
 class FakeLead {
  public:
   explicit FakeLead(const ElasticJob& job) {
@@ -368,11 +400,15 @@ class FakeLead {
     REQUIRE(lobby_->answer(there.value(), offer).ok());
     return true;
   }
-  void vanish() { lobby_.reset(); }
+  /// When the other agent has come to the meeting.
+  void vanish() {
+    nobody_.await_caller();
+    lobby_.reset();
+  }
 
  private:
   const dt::Wait patience_{dt::Deadline::after_ms(kPatienceMs), nullptr};
-  const HeldPort nobody_;
+  const SilentPort nobody_;
   const std::unique_ptr<dt::net::Loop> loop_ = std::move(dt::net::Loop::start()).value();
   dt::cli::LobbyOptions options_;
   std::unique_ptr<dt::cli::Lobby> lobby_;
@@ -399,7 +435,7 @@ TEST_CASE("when the agent that serves vanishes after its offer, the others meet 
 TEST_CASE("a meeting that cannot succeed is not repeated for ever") {
   ElasticJob job(2, 1, {"--min-nodes", "2"});
   job.environment = {"DT_HEARTBEAT_TIMEOUT_MS=1000",  // twice that for each meeting
-                     "DT_RENDEZVOUS_TIMEOUT_MS=3000"};
+                     "DT_RENDEZVOUS_TIMEOUT_MS=10000"};
   FakeLead lead(job);
   Process& one = job.start(1);
   const dt::test::Watch watch({one.pid()});
@@ -411,7 +447,7 @@ TEST_CASE("a meeting that cannot succeed is not repeated for ever") {
   CAPTURE(one.err);
   CHECK(count_of(one.err, "dt: warning: attempt 0 has not begun: node 1 (host ") == 1);
   CHECK(count_of(one.err,
-                 "dt run: no attempt of the same agents has begun within 3.0 s of their first "
+                 "dt run: no attempt of the same agents has begun within 10.0 s of their first "
                  "meeting that failed: node 1 (host ") == 1);
 }
 

