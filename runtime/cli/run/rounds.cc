@@ -379,10 +379,11 @@ Status Rounds::meet(const Roster& roster) {
   Interrupt ended;
   if (!lobby_->leads()) {
     lobby_->on_lost([&] {
-      ended.fire(Status(Code::kPeerLost,
-                        roster.seats.front().text() +
-                            ", which serves it, is gone: its agent was killed, or its machine or "
-                            "network is down; the others meet again"));
+      ended.fire(
+          Status(Code::kPeerLost,
+                 roster.seats.front().text() +
+                     ", which serves it, is gone: its agent has ended or was killed (look at "
+                     "its log), or its machine or network is down; the others meet again"));
     });
   }
   auto met = while_stoppable(agent_, signals_, options.timeout_ms, &ended, [&](const Wait& wait) {
