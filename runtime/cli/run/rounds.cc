@@ -79,10 +79,12 @@ class Rounds {
   LobbyOptions options_;
   std::unique_ptr<Lobby> lobby_;   // null: to be looked for
   std::vector<Presence> invited_;  // the lead: whom it has chosen for the next attempt
-  Presence self_;                  // written by the main thread, between and before attempts
-  std::set<uint64_t> gone_;        // agents of it that are lost
-  int preferred_ = -1;             // address to look at first
-  int lost_lead_ = -1;             // and last
+  // Written by the main thread between and before attempts. While an attempt runs, watch_arrivals()
+  // reads `last` of it on another thread, which starts after these writes and ends before the next.
+  Presence self_;
+  std::set<uint64_t> gone_;  // nonces of agents that are known to be lost
+  int preferred_ = -1;       // address to look at first
+  int lost_lead_ = -1;       // and last
   Deadline fenced_at_ = Deadline::after_ms(0);
   bool told_minority_ = false;
   std::set<uint64_t> failed_agents_;    // whose meeting has failed last
