@@ -389,6 +389,11 @@ void Server::Impl::gone(const Session& session) {
   if (session.peer == Peer::kTorch) --guests_;
   if (session.tolerated) --tolerated_;
   if (session.relayed && session.welcomed) --relayed_;
+  if (session.heeds_stop) {
+    heeds_stop_.store(std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& each) {
+      return each.first != session.id && each.second->heeds_stop;
+    }));
+  }
   noted_bytes_[static_cast<size_t>(session.owner())] -= session.noted_bytes;
 }
 

@@ -45,7 +45,7 @@ struct ServerOptions {
   std::function<void(int32_t rank)> on_silent;
   /// On the loop's thread, before any rank hears that the join has succeeded.
   std::function<void()> on_verdict;
-  std::function<void()> on_heed;  ///< once, on the loop's thread, when heeds_stop() becomes true
+  std::function<void()> on_heed;  ///< on the loop's thread, when heeds_stop() becomes true
   /// On the loop's thread, for each failure that a client reports. Returns true if only this
   /// process needs it: then the server sends it to no client.
   std::function<bool(const Failure&)> on_report;
@@ -97,7 +97,7 @@ class Server {
   /// that still wait for it to join wait no more, nor in a later job of this attempt. `how`:
   /// "killed by SIGKILL after 0.3 s".
   void process_ended(const Member& rank, const std::string& how);
-  /// A rank has said that it ends when it is asked to stop.
+  /// A rank that is connected has said that it ends when it is asked to stop.
   bool heeds_stop() const;
   /// Asks all ranks to stop. Does not wait.
   void request_stop();

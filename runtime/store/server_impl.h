@@ -77,6 +77,7 @@ class Server::Impl {
     bool refused = false;       // waits for the other side to hang up, so that it can read why
     bool one_too_many = false;  // told so as soon as its protocol is known
     bool tolerated = false;     // silent, and taken for a PyTorch client's second connection
+    bool heeds_stop = false;    // it has said that it ends when it is asked to stop
     int64_t beat_ns = 0;        // when it was given a sign of life last
     size_t noted_bytes = 0;     // what was kept for it when it was looked at last
     // Over its wire, at the last look if that was not read then; see note_deliveries().

@@ -53,6 +53,7 @@ void Server::Impl::begin_next_job() {
     keyspace_.drop(id);
     drop_questions(id);
     session->member.rank = -1;  // its end says nothing of the rank that comes
+    session->heeds_stop = false;
     session->refused = true;
     session->connection->shutdown();
   }

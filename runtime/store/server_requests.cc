@@ -102,6 +102,7 @@ void Server::Impl::handle(uint64_t id, Session* session, const Frame& frame) {
     case FrameType::kBeat: beat(id, session, &request, now_ns); break;
     case FrameType::kOrders: compare_orders(id, *session, request, now_ns); break;
     case FrameType::kHeedsStop:
+      session->heeds_stop = true;
       if (!heeds_stop_.exchange(true) && options_.on_heed) options_.on_heed();
       reply(session, request.id, std::string());
       break;

@@ -418,4 +418,15 @@ TEST_CASE("heartbeat: ranks are asked to stop once one of them heeds it") {
   job.server->request_stop();
   CHECK(stopped.wait(patiently()));
   clients[0]->observe(alive());
+  // A rank that has left does not end by a request any more.
+  std::thread leaving([&] { CHECK(clients[1]->goodbye(patiently()).ok()); });
+  CHECK(clients[0]->goodbye(patiently()).ok());
+  leaving.join();
+  CHECK(job.server->heeds_stop());
+  clients[1].reset();
+  const Deadline patience = Deadline::after_ms(kPatienceMs);
+  while (job.server->heeds_stop() && !patience.passed()) {
+    REQUIRE(clients[0]->ping(patiently()).ok());
+  }
+  CHECK_FALSE(job.server->heeds_stop());
 }
