@@ -262,10 +262,10 @@ TEST_CASE("uplink: a rank that does not read keeps nobody waiting, and gets all 
 }
 
 TEST_CASE("uplink: a paused rank that says nothing is lost while another one of its host reads") {
-  constexpr int64_t kSilenceMs = 2000;
+  constexpr int64_t kLostAfterMs = 2000;
   Job job(3, [](ServerOptions* options) {
     options->heartbeat_ms = 50;
-    options->heartbeat_timeout_ms = kSilenceMs;
+    options->heartbeat_timeout_ms = kLostAfterMs;
   });
   const auto other = job.connect(0);
   REQUIRE(other->set("large", std::string(kMaxValueBytes, 'x'), patiently()).ok());
@@ -282,7 +282,7 @@ TEST_CASE("uplink: a paused rank that says nothing is lost while another one of 
   REQUIRE(other->join(job.record(0), patiently()).ok());
   relay.say(encode_frame(FrameType::kPause, 1, {}));
   for (const uint64_t id : {6, 7}) relay.ask(2, request_of(FrameType::kGet, "large"), id);
-  const Deadline patience = Deadline::after_ms(4 * kSilenceMs);  // before all of it is taken
+  const Deadline patience = Deadline::after_ms(4 * kLostAfterMs);  // before all of it is taken
   std::vector<char> buffer(64 << 10);
   while (failures.count() == 0 && !patience.passed()) {
     REQUIRE(read(relay.fd, buffer.data(), buffer.size()) > 0);
