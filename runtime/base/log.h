@@ -14,8 +14,8 @@ namespace dt {
 /// Values equal dt_log_level (asserted in runtime/capi).
 enum class LogLevel : int32_t { kError = 0, kWarning = 1, kInfo = 2, kDebug = 3 };
 
-/// Where a job's messages go. One per job, shared by its parts, of which threads that nobody waits
-/// for may outlive it; no process-wide logger exists. Any thread.
+/// Where a job's messages go. One per job, shared by its parts; detached threads may outlive the
+/// job. No process-wide logger exists. Any thread.
 class Logger {
  public:
   using Sink = std::function<void(LogLevel, const char* message)>;

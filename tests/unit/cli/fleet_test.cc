@@ -175,7 +175,7 @@ TEST_CASE("where ranks go on without one that failed, no node must report within
   }
 }
 
-TEST_CASE("that an attempt shall end for a node that comes is told again where it was not heard") {
+TEST_CASE("the end of an attempt for a new node is told again if the store has not confirmed it") {
   Pair pair;
   REQUIRE(pair[0].publish(endpoints_of(1)).ok());
   REQUIRE(pair[1].await_endpoints(1, soon()).ok());
