@@ -34,9 +34,13 @@ const Conductor::Operation* Conductor::present() const {
 
 const Conductor::Operation* Conductor::queued() const {
   const Operation* urgent = nullptr;
+  Deadline soonest = Deadline::never();
   for (const OperationPtr& each : queue_) {
-    const Deadline deadline = each->collective.deadline;
-    if (urgent == nullptr || deadline.before(urgent->collective.deadline)) urgent = each.get();
+    const Deadline deadline = excuse_.apply(each->collective.deadline);
+    if (urgent == nullptr || deadline.before(soonest)) {
+      urgent = each.get();
+      soonest = deadline;
+    }
   }
   return urgent;
 }
