@@ -48,7 +48,7 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         given, weight, center, scale, total = ctx.saved_tensors
         gradient = gradients[0].to(center.dtype)
         normalised = (given.to(center.dtype) - center) * scale
@@ -61,8 +61,9 @@ class _Normalise(torch.autograd.Function):
         if weight is not None:
             result = result * weight.view(ctx.shape)
         bias_gradient, weight_gradient = own.chunk(2)
-        return (result.to(given.dtype), weight_gradient.to(weight.dtype) if ctx.needs_input_grad[1] else None,
-                bias_gradient.to(ctx.bias_dtype) if ctx.needs_input_grad[2] else None, None, None)
+        of_weight = weight_gradient.to(weight.dtype) if weight is not None and ctx.needs_input_grad[1] else None
+        of_bias = bias_gradient.to(ctx.bias_dtype) if ctx.needs_input_grad[2] else None
+        return result.to(given.dtype), of_weight, of_bias, None, None
 
 
 class SyncBatchNorm(torch.nn.SyncBatchNorm):

@@ -253,7 +253,7 @@ if __name__ == "__main__":
     parser.add_argument("--ways", nargs="+", default=[])
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--losses", type=int, default=200)
-    parser.add_argument("--rate", type=float, default=0.003, help="learning rate")
+    parser.add_argument("--rate", type=float, default=0.001, help="learning rate")
     parser.add_argument("--ranks", default="2")
     arguments = parser.parse_args()
     if "DT_RANK" not in os.environ:
