@@ -39,8 +39,10 @@ class DistributedDataParallel(torch.nn.Module):
 
     When backward() ends with an exception on one rank after a parameter has got its gradient, the others wait
     for it: its next forward pass ends the step, with a dt.InvalidStateError on all ranks where gradients are
-    missing. After an exception before that no step has begun on this rank: its next backward() would take part
-    in the step of the others, so end the program, or do that backward() again.
+    missing. Where none is, and with find_unused_parameters, the others have the means and hear of nothing: only this
+    rank gets that error, and its parameters are not the others' any more. After an exception before the first gradient
+    no step has begun on this rank: its next backward() would take part in the step of the others, so end the program,
+    or do that backward() again.
 
     Gradients of torch.nn.Embedding and EmbeddingBag with sparse=True travel as rows, and stay sparse; over
     host memory.
@@ -285,3 +287,9 @@ class DistributedDataParallel(torch.nn.Module):
             raise invalid_state(
                 "DistributedDataParallel: the last backward() ended with an exception, so its step was "
                 f"ended without a result on all ranks; go on with the next ({error})") from error
+        # For the other ranks this one only did not use what is missing.
+        raise invalid_state(
+            "DistributedDataParallel: the last backward() ended with an exception, and its step was completed on all "
+            "ranks, with zeros for the gradients that this rank had not given; the others have updated their "
+            "parameters by it, and this rank has not. End the program, or make parameters and the optimizer's state "
+            "the same on all ranks again, as from a checkpoint")

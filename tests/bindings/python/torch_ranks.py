@@ -307,6 +307,35 @@ def check_broken_step(comm, ours, inputs, labels):
     else:
         raise AssertionError("the other rank's failure went unnoticed")
     ours.step(inputs, labels)
+    check_broken_unheard(comm)
+
+
+def check_broken_unheard(comm):
+    """An exception in backward() of one rank that the others do not hear of: this rank does."""
+    def fail(_):
+        raise ValueError("broken")
+
+    for options, early in (({"find_unused_parameters": True}, True), ({}, False)):
+        ours = Trained(dt.torch.DistributedDataParallel(make_model(3), comm, **options))
+        inputs, labels = batch_of(torch.Generator().manual_seed(comm.rank))
+        given = inputs.clone().requires_grad_() * 1  # its gradient comes behind those of all parameters
+        if comm.rank == 0 and not early:
+            given.register_hook(fail)
+        output = hidden(ours.model, given, fail if comm.rank == 0 and early else None)
+        try:
+            torch.nn.functional.cross_entropy(output, labels).backward()
+        except ValueError:
+            assert comm.rank == 0
+            try:
+                ours.model(inputs)
+            except dt.InvalidStateError as error:
+                assert "its step was completed on all ranks" in str(error), error
+            else:
+                raise AssertionError("a step that the others have alone was taken for a whole one")
+        else:
+            assert comm.rank == 1
+        ours.step(inputs, labels)
+        ours.model.close()
 
 
 def hidden(wrapped, inputs, hook):
