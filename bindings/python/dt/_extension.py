@@ -44,23 +44,47 @@ def _key() -> str:
     return digest.hexdigest()[:32]
 
 
-def _is_private(folder: str) -> bool:
-    facts = os.lstat(folder)
-    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid() and facts.st_mode & 0o022 == 0
+def _make_private(folder: str, repair: bool) -> None:
+    """Makes a folder that this user alone can write, whatever the umask is; refuses one that others can write.
+
+    repair: takes that right from the others instead
+    """
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        facts = os.fstat(handle)
+        mode = stat.S_IMODE(facts.st_mode)
+        if facts.st_uid != os.geteuid():
+            raise PermissionError(f"{folder} belongs to user {facts.st_uid}, not to {os.geteuid()}, who runs this")
+        if mode & 0o022 and repair:
+            os.fchmod(handle, mode & ~0o022)
+        elif mode & 0o022:
+            raise PermissionError(f"others can write to {folder} (mode {mode:o}), so its code may be theirs; remove it")
+    finally:
+        os.close(handle)
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"{folder} cannot be written")
 
 
 def _folder() -> str:
     """Where built code lies. What others could write there would run in this process."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    refused = []
     for base in (os.path.join(home, "dt"), os.path.join(tempfile.gettempdir(), f"dt-{os.geteuid()}")):
-        folder = os.path.join(base, "torch", _key())
-        with contextlib.suppress(OSError):
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            if all(map(_is_private, (base, os.path.join(base, "torch"), folder))) and os.access(folder, os.W_OK):
-                return folder
-    raise RuntimeError("dt.torch: neither ~/.cache/dt nor a folder below "
-                       f"{tempfile.gettempdir()} can hold the compiled backend; set XDG_CACHE_HOME to a "
-                       "folder that belongs to you and that nobody else can write")
+        torch_folder = os.path.join(base, "torch")
+        folder = os.path.join(torch_folder, _key())
+        try:
+            os.makedirs(os.path.dirname(base), mode=0o700, exist_ok=True)
+            # Others may have put folders into the upper ones, but each of these belongs to this user.
+            _make_private(base, repair=True)
+            _make_private(torch_folder, repair=True)
+            _make_private(folder, repair=False)
+            return folder
+        except OSError as error:
+            refused.append(str(error))
+    raise RuntimeError(f"dt.torch: there is no folder for the compiled backend: {'; '.join(refused)}; set "
+                       "XDG_CACHE_HOME to a folder that belongs to you and that nobody else can write")
 
 
 @contextlib.contextmanager

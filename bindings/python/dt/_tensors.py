@@ -16,6 +16,19 @@ DTYPES: Dict[Any, Dtype] = {
     torch.int8: Dtype.I8, torch.uint8: Dtype.U8, torch.int32: Dtype.I32, torch.int64: Dtype.I64,
     torch.float16: Dtype.F16, torch.bfloat16: Dtype.BF16, torch.float32: Dtype.F32,
     torch.float64: Dtype.F64}
+# What is not a parameter's or a gradient's; some came with later releases of PyTorch.
+_MORE_DTYPES: Dict[Any, Dtype] = {
+    getattr(torch, name): dtype for name, dtype in (
+        ("bool", Dtype.BOOL), ("int16", Dtype.I16), ("uint16", Dtype.U16), ("uint32", Dtype.U32),
+        ("uint64", Dtype.U64), ("float8_e4m3fn", Dtype.F8E4M3), ("float8_e5m2", Dtype.F8E5M2))
+    if hasattr(torch, name)}
+
+
+def _check_place(tensor: torch.Tensor) -> None:
+    """An address of another device, or none, would be taken for one of the host."""
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise invalid(f"dt.torch: a tensor is on {tensor.device}, and dt reads host memory and memory of CUDA; copy it "
+                      "there, as by tensor.cpu()")
 
 
 def buffer(tensor: torch.Tensor) -> Buffer:
@@ -23,7 +36,8 @@ def buffer(tensor: torch.Tensor) -> Buffer:
     by DLPack. What dt writes there autograd does not see."""
     if not tensor.is_contiguous():
         raise invalid("dt.torch.buffer: the tensor is not contiguous; give tensor.contiguous()")
-    dtype = DTYPES.get(tensor.dtype, Dtype.U8 if tensor.dtype == torch.bool else None)
+    _check_place(tensor)
+    dtype = DTYPES.get(tensor.dtype, _MORE_DTYPES.get(tensor.dtype))
     if dtype is None:
         raise invalid(f"dt.torch.buffer: dt has no {tensor.dtype}; convert the tensor")
     return Buffer.from_address(tensor.data_ptr(), tensor.numel(), dtype, tensor, tensor.is_cuda)
@@ -92,6 +106,7 @@ def any_buffer(tensor: torch.Tensor) -> Buffer:
     """As bytes, where dt has no such dtype."""
     if tensor.dtype in DTYPES:
         return buffer(tensor)
+    _check_place(tensor)
     return Buffer.from_address(tensor.data_ptr(), tensor.numel() * tensor.element_size(), Dtype.U8, tensor,
                                tensor.is_cuda)
 
