@@ -25,13 +25,21 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from ._comm import Comm
 from ._config import Config
-from ._errors import Error, InvalidArgumentError, PeerLostError, UnsupportedError, invalid
+from ._errors import Error, InvalidArgumentError, PeerLostError
+from ._errors import TimeoutError as DtTimeoutError
+from ._errors import UnsupportedError, invalid
 from ._job import Job
 from ._store import StoreServer
 
 _KEY = "dt"
+_FAILED = "! "  # instead of an address under the key: why rank 0 serves none
 _FAREWELL_S = 30.0  # for the others, when the default group is destroyed
 _LEAVING_S = 5.0  # for the others, when Python ends
+
+
+def _timed_out(text: str) -> Exception:
+    """In the words of gloo, for which programs look."""
+    return torch.distributed.DistBackendError(f"backend dt: Timed out on {text}")
 
 
 @contextlib.contextmanager
@@ -42,6 +50,8 @@ def _as_torch_raises() -> Iterator[None]:
         yield
     except (InvalidArgumentError, UnsupportedError):
         raise
+    except DtTimeoutError as error:
+        raise _timed_out(str(error)) from error
     except Error as error:
         raise torch.distributed.DistBackendError(str(error)) from error
 
@@ -158,7 +168,7 @@ class Group:
                 shared = self.membership.gpu
                 if shared is None:
                     shared = _meet(PrefixStore("gpu", self.store), self.comm.rank, self.comm.size,
-                                   self.timeout, {"backend.name": "nccl", "backend.device": device})
+                                   self.timeout, self.name, {"backend.name": "nccl", "backend.device": device})
                     _memberships.add(shared)
                     if self._owns_job:
                         self.membership.gpu = shared
@@ -211,18 +221,39 @@ def _is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
+def _ipv6_address(name: str, table: str) -> str:
+    """That of an interface in a text like /proc/net/if_inet6, but a link-local one; "" without any."""
+    for line in table.splitlines():
+        digits, _, _, scope, _, device = line.split()
+        if device == name and scope != "20":
+            return str(ipaddress.IPv6Address(bytes.fromhex(digits)))
+    return ""
+
+
+def _address_of_name(name: str) -> str:
+    """Of an interface, its first address of IPv4, otherwise of IPv6."""
+    import fcntl
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            found = fcntl.ioctl(probe, 0x8915, struct.pack("256s", name.encode()[:15]))  # SIOCGIFADDR
+            return socket.inet_ntoa(found[20:24])
+        except OSError as error:
+            refused = error
+    with contextlib.suppress(OSError), open("/proc/net/if_inet6", encoding="ascii") as table:
+        address = _ipv6_address(name, table.read())
+        if address:
+            return address
+    names = ", ".join(each for _, each in socket.if_nameindex())
+    raise invalid(f"network.interface is {name!r}, which has no address here ({refused.strerror}); the interfaces of "
+                  f"this host are {names}") from refused
+
+
 def _interface_address(chosen: str) -> str:
     """What network.interface names: an address, a network or a name."""
     try:
         network = ipaddress.ip_network(chosen, strict=False)
     except ValueError:
-        import fcntl
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                found = fcntl.ioctl(probe, 0x8915, struct.pack("256s", chosen.encode()[:15]))  # SIOCGIFADDR
-            except OSError as error:
-                raise invalid(f"network.interface: {chosen!r}: {error.strerror}") from error
-        return socket.inet_ntoa(found[20:24])
+        return _address_of_name(chosen)
     if network.num_addresses == 1:
         return str(network.network_address)
     address = _source_address(str(network.network_address + 1))
@@ -277,32 +308,69 @@ def _milliseconds(timeout: datetime.timedelta) -> int:
     return max(1, round(timeout.total_seconds() * 1000))
 
 
-def _meet(store: Any, rank: int, size: int, timeout: datetime.timedelta,
+@contextlib.contextmanager
+def _telling(store: Any, rank: int) -> Iterator[None]:
+    """What ends it with an exception on rank 0 is an exception of the other ranks, too, which wait for the address."""
+    try:
+        yield
+    except Exception as error:
+        if rank == 0:
+            with contextlib.suppress(Exception):  # the other one is the cause
+                store.set(_KEY, f"{_FAILED}{type(error).__name__}: {error}")
+        raise
+
+
+def _serve(store: Any, size: int, config: Config, token: str) -> Tuple[StoreServer, str, str]:
+    """Serves a job's store on rank 0: the server, the name of the job, and the address for the other ranks."""
+    bind, told = _where_to_serve(store, config)
+    name = "torch-" + secrets.token_hex(8)
+    settings = {"job.id": name, "job.world_size": size, "job.master_port": 0, "store.bind": bind}
+    with _with_token(settings, token) as served:
+        return StoreServer(Config(settings=served)), name, told
+
+
+def _find(store: Any, timeout: datetime.timedelta, group: str) -> List[str]:
+    """What rank 0 has published: name of the job, address, port, token."""
+    try:
+        store.wait([_KEY], timeout)
+        text: str = store.get(_KEY).decode()
+    except RuntimeError as error:
+        if "timeout" not in str(error).lower():
+            raise torch.distributed.DistBackendError(
+                f"backend dt: the store of torch.distributed failed while the process group {group} waited for its "
+                f"rank 0: {error}; see what ended the process that serves this store") from error
+        raise _timed_out(f"the process group {group}: its rank 0 has not come within {timeout.total_seconds():g} s; "
+                         f"see whether that rank runs and makes the group, too ({error})") from error
+    if text.startswith(_FAILED):
+        raise torch.distributed.DistBackendError(
+            f"backend dt: rank 0 could not make the process group {group}: {text[len(_FAILED):]}")
+    return text.split(" ")
+
+
+def _meet(store: Any, rank: int, size: int, timeout: datetime.timedelta, group: str,
           more: Optional[Dict[str, Any]] = None) -> Membership:
     """Joins the job of a group. All members call it with the store of the group alone.
 
+    group: its name, for messages
     more: settings
     """
     limit_ms = _milliseconds(timeout)
     settings: Dict[str, Any] = {
         "job.rank": rank, "job.world_size": size, "job.local_rank": -1, "job.store_served": size > 1,
-        "rendezvous.timeout_ms": limit_ms, "collective.timeout_ms": limit_ms, **(more or {})}
+        "rendezvous.timeout_ms": limit_ms, "collective.timeout_ms": limit_ms, "backend.name": "host",
+        **(more or {})}
     config = Config()
     if size == 1:
         return Membership(Job(Config(settings=settings)), None)
     server = None
     token = secrets.token_hex(32) if rank == 0 and _takes_token(config) else ""
     if rank == 0:
-        bind, told = _where_to_serve(store, config)
-        name = "torch-" + secrets.token_hex(8)
-        settings_of_store = {"job.id": name, "job.world_size": size, "job.master_port": 0, "store.bind": bind}
-        with _with_token(settings_of_store, token) as served:
-            server = StoreServer(Config(settings=served))
-        store.set(_KEY, " ".join((name, told, str(server.port), token)))
-        port = str(server.port)
+        with _telling(store, rank):
+            server, name, told = _serve(store, size, config, token)
+            port = str(server.port)
+            store.set(_KEY, " ".join((name, told, port, token)))
     else:
-        store.wait([_KEY], timeout)
-        name, told, port, token = store.get(_KEY).decode().split(" ")
+        name, told, port, token = _find(store, timeout, group)
         if not _takes_token(config):
             token = ""
     settings.update({"job.id": name, "job.master_addr": told, "job.master_port": port})
@@ -337,7 +405,7 @@ def _join(options: Any, extension: Any) -> Group:
         comm = membership.create_comm(ranks, options.group_id)
         comm.set_timeout(options.timeout.total_seconds())
         return Group(membership, comm, ranks, options.group_id, False, options.store, options.timeout)
-    membership = _meet(options.store, options.group_rank, options.group_size, options.timeout)
+    membership = _meet(options.store, options.group_rank, options.group_size, options.timeout, options.group_id)
     return _open(Group(membership, membership.job.world(), list(range(options.group_size)), options.group_id, True,
                        options.store, options.timeout), extension)
 
@@ -385,7 +453,8 @@ def shrink_group() -> List[int]:
 @_as_torch_raises()
 def _create(options: Any, _: Any) -> Any:
     from ._extension import load
-    extension = load()  # before the meeting: it may take a minute the first time
+    with _telling(options.store, options.group_rank):
+        extension = load()  # before the meeting: it may take a minute the first time
     return _backend(_join(options, extension), _milliseconds(options.timeout))
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rank of process_group_test.py, which does not import dt: process_group_ranks.py CASE RANK SIZE FOLDER"""
 
+import datetime
 import functools
 import os
 import signal
@@ -282,6 +283,37 @@ def case_not_default(dist, torch, rank, size):
         assert value.item() == size + 1
 
 
+def case_rank_0_fails(dist, torch, rank, size):
+    """The other ranks hear why, and do not wait for the time-out. The default group is gloo's."""
+    from dt import TimeoutError as DtTimeoutError
+    from dt import _process_group
+    if rank == 0:
+        os.environ["DT_NETWORK_INTERFACE"] = "nowhere0"
+    try:
+        dist.new_group(backend="dt")
+    except (ValueError if rank == 0 else dist.DistBackendError) as error:
+        assert "network.interface is 'nowhere0'" in str(error) and "lo" in str(error), error
+        assert rank == 0 or "rank 0 could not make the process group" in str(error), error
+    else:
+        raise AssertionError("rank 0 has no address, and nothing was raised")
+
+    def late():
+        raise DtTimeoutError("a barrier")
+
+    # Programs look for these words.
+    alone, limit = dist.HashStore(), datetime.timedelta(milliseconds=50)
+    for call, text in ((lambda: _process_group._find(alone, limit, "pair"),
+                        "the process group pair: its rank 0 has not come within 0.05 s"),
+                       (_process_group._as_torch_raises()(late), "a barrier")):
+        try:
+            call()
+        except dist.DistBackendError as error:
+            assert f"backend dt: Timed out on {text}" in str(error), error
+        else:
+            raise AssertionError("a limit has passed, and nothing was raised")
+    dist.barrier()
+
+
 def case_ddp(dist, torch, rank, size):
     from torch.nn.parallel import DistributedDataParallel
     from torch.utils.data import DataLoader, TensorDataset
@@ -377,7 +409,7 @@ def run_rank(name, rank, size, folder):
     import torch
     import torch.distributed as dist
     torch.set_num_threads(1)
-    backend = "gloo" if name == "not_default" else "dt"
+    backend = "gloo" if name in ("not_default", "rank_0_fails") else "dt"
     dist.init_process_group(backend, init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
     case = globals().get("case_" + name) or getattr(process_group_messages, "case_" + name)
     case(dist, torch, rank, size)

@@ -97,6 +97,12 @@ class ProcessGroupTest(unittest.TestCase):
     def test_a_group_beside_a_default_group_of_gloo(self):
         self.all_pass("not_default", 3)
 
+    def test_all_ranks_hear_why_rank_0_makes_no_group(self):
+        self.all_pass("rank_0_fails", 2)
+
+    def test_host_memory_whatever_backend_the_environment_names(self):
+        self.all_pass("futures", 2, DT_BACKEND_NAME="nccl")
+
     def test_ddp_learns_as_with_gloo(self):
         for size in (2, 3):
             self.all_pass("ddp", size)
