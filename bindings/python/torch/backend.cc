@@ -36,11 +36,10 @@ class Backend final : public c10d::Backend {
   }
   ~Backend() override {
     completions_->close();
-    for (auto* const pending : {&pending_, &pending_on_gpu_}) {
-      for (auto& each : *pending) {
-        // dt still uses the tensors: they stay.
-        if (!each->isCompleted()) (void)each.release();
-      }
+    pending_->close();
+    for (auto& each : pending_on_gpu_) {
+      // dt still uses the tensors: they stay.
+      if (!each->isCompleted()) (void)each.release();
     }
     const pybind11::gil_scoped_acquire gil;
     Py_DECREF(group_);
@@ -340,7 +339,13 @@ class Backend final : public c10d::Backend {
     one.send = call.memory(input, elements.type, true, false);
     one.recv = call.memory(outputs, elements.type, false, true);
   }
-  /** Carries the call out: all of it, where the caller would wait for it anyway. */
+  /**
+   * Carries the call out: all of it, where the caller would wait for it anyway. In a batch, too,
+   * because a batch that an exception has left is still open, and torch's wait() would not wait
+   * then. It waits for nothing but what it waits for outside of a batch: what stands before it in
+   * the batch has begun, sends and receives included, and the collectives of a group have one
+   * order.
+   */
   template <class SomeOptions>
   WorkPtr run(Call& call, const Tensors1& inputs, const Tensors1& results,
               const SomeOptions& options) {
@@ -348,12 +353,14 @@ class Backend final : public c10d::Backend {
     for (dt_collective& each : call.operations) each.timeout_ms = limit_ms(options);
     if (call.on_gpu()) return run_on_gpu(call, inputs, options.asyncOp);
     auto work = c10::make_intrusive<Work>(rank_, call.type, call.title, inputs,
-                                          std::move(call.tensors), completions_);
-    sweep(pending_);
+                                          std::move(call.tensors), completions_, pending_);
+    pending_->sweep();
     sequence_ += call.operations.size();
-    if (!options.asyncOp && !is_batching()) {
+    if (!options.asyncOp) {
       for (const auto& each : call.operations) check(dt_collective_launch(comm_, &each, nullptr));
       work->settle(nullptr);
+      const std::lock_guard lock(keeping_);
+      add_to_batch(work);
       return work;
     }
     try {
@@ -370,7 +377,7 @@ class Backend final : public c10d::Backend {
   /** Without `async` the current stream itself waits for the operations. */
   WorkPtr run_on_gpu(Call& call, const Tensors1& inputs, bool async) {
     dt_comm* const comm = comm_on(*call.device);
-    sweep(pending_on_gpu_);
+    sweep_gpu();
     sequence_ += call.operations.size();
     const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
     const bool batching = is_batching();
@@ -400,7 +407,8 @@ class Backend final : public c10d::Backend {
 
   /**
    * Ends the open batch, if any; endCoalescing() then raises `error`. torch calls endCoalescing()
-   * only if no exception left the batch, and calls in an open batch return before they are done.
+   * only if no exception left the batch, and in an open batch messages, and all on GPUs, return
+   * before they are done.
    * Only the calls of the thread that began a batch stand in it.
    */
   void end_batch(const std::exception_ptr& error) {
@@ -513,19 +521,21 @@ class Backend final : public c10d::Backend {
     return message;
   }
   void keep(const c10::intrusive_ptr<Work>& work) {
+    pending_->add(work);
     const std::lock_guard lock(keeping_);
-    pending_.push_back(work);
     add_to_batch(work);
   }
-  /** Forgets works that are done. */
-  void sweep(std::deque<WorkPtr>& pending) {
+  /** Forgets works on the GPU that are done. */
+  void sweep_gpu() {
     std::unique_lock lock(keeping_);
-    while (!pending.empty()) {
-      const auto oldest = pending.front();
+    while (!pending_on_gpu_.empty()) {
+      const auto oldest = pending_on_gpu_.front();
       lock.unlock();  // its callbacks may use the process group
       if (!oldest->isCompleted()) return;
       lock.lock();
-      if (!pending.empty() && pending.front() == oldest) pending.pop_front();
+      if (!pending_on_gpu_.empty() && pending_on_gpu_.front() == oldest) {
+        pending_on_gpu_.pop_front();
+      }
     }
   }
 
@@ -534,9 +544,9 @@ class Backend final : public c10d::Backend {
   const c10::intrusive_ptr<Options> options_;
   PyObject* const group_;  ///< a Group of _process_group.py
   const std::shared_ptr<Completions> completions_ = std::make_shared<Completions>();
+  const std::shared_ptr<Pending> pending_ = std::make_shared<Pending>();  ///< in host memory
   std::mutex keeping_;
-  std::deque<WorkPtr> pending_;               ///< under keeping_; holds tensors in use
-  std::deque<WorkPtr> pending_on_gpu_;        ///< likewise; these end in an order of their own
+  std::deque<WorkPtr> pending_on_gpu_;        ///< under keeping_; holds tensors in use
   std::shared_ptr<std::atomic<bool>> batch_;  ///< under keeping_; null: none is open
   std::thread::id batching_thread_;           ///< under keeping_; the one that began batch_
   Batch::Works batched_;                      ///< under keeping_

@@ -11,8 +11,8 @@
 namespace dt::torch {
 
 /**
- * The calls begin at once. They are not waited for before the batch is complete, so that sends and
- * receives may stand in it in any order.
+ * The calls begin at once. Sends and receives, and what has async_op, are not waited for before the
+ * batch is complete, so that sends and receives may stand in it in any order.
  */
 class Batch final : public c10d::Work {
  public:

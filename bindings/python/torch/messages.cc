@@ -269,21 +269,33 @@ void Messages::keep(c10::intrusive_ptr<Message> message) {
   bool full = false;
   {
     const std::lock_guard lock(mutex_);
-    kept_.push_back(std::move(message));
+    const Message* const key = message.get();
+    kept_.emplace(key, std::move(message));
     full = kept_.size() >= sweep_at_;
   }
   if (full) sweep();
 }
 
-/** Forgets works that are done. */
+void Messages::forget(const Message* message) {
+  c10::intrusive_ptr<Message> held;  // destroyed without the lock, like tensors of a Work
+  const std::lock_guard lock(mutex_);
+  const auto found = kept_.find(message);
+  if (found == kept_.end()) return;
+  held = std::move(found->second);
+  kept_.erase(found);
+}
+
+/** Forgets works that are done and that nobody waits for. */
 void Messages::sweep() {
-  std::unique_lock lock(mutex_);
-  auto all = std::move(kept_);
-  kept_.clear();
-  lock.unlock();  // their callbacks may use the process group
-  all.remove_if([](const auto& each) { return each->isCompleted() && each->receiver() < 0; });
-  lock.lock();
-  kept_.splice(kept_.begin(), all);
+  std::vector<c10::intrusive_ptr<Message>> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& each : kept_) all.push_back(each.second);
+  }
+  for (const auto& each : all) {  // without the lock: their callbacks may use the process group
+    if (each->isCompleted() && each->receiver() < 0) forget(each.get());
+  }
+  const std::lock_guard lock(mutex_);
   sweep_at_ = std::max<size_t>(16, 2 * kept_.size());
 }
 
@@ -352,7 +364,7 @@ std::vector<char> Messages::open_pairs() {
   if (error_) return open;  // all operations of the communicator end by themselves
   for (const int peer : listening_) open[static_cast<size_t>(peer)] = 1;
   for (const auto& each : kept_) {
-    if (const int peer = each->receiver(); peer >= 0) open[static_cast<size_t>(peer)] = 1;
+    if (const int peer = each.second->receiver(); peer >= 0) open[static_cast<size_t>(peer)] = 1;
   }
   return open;
 }
@@ -418,7 +430,7 @@ void Messages::close() {
   changed_.notify_all();
   completions_->close();
   // dt still uses the memory of those that are not done: they stay.
-  for (auto& each : kept_) (void)each.release();
+  for (auto& each : kept_) (void)each.second.release();
   kept_.clear();
 }
 

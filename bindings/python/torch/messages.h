@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 #include <list>
+#include <unordered_map>
 
 #include "work.h"
 
@@ -96,6 +97,8 @@ class Messages : public std::enable_shared_from_this<Messages> {
   void wait(std::vector<dt_work*> others, int64_t timeout_ms);
   /** Keeps a work until it is done. */
   void keep(c10::intrusive_ptr<Message> message);
+  /** It is done. */
+  void forget(const Message* message);
   /** Completes the future of a work when it is done. */
   void watch(c10::intrusive_ptr<Message> message);
   /** Before the job ends, on all ranks: nothing of this class is under way afterwards. Receives
@@ -145,7 +148,7 @@ class Messages : public std::enable_shared_from_this<Messages> {
   std::list<std::shared_ptr<Receive>> waiting_;  ///< in the order of the calls
   std::list<std::shared_ptr<Arrived>> arrived_;  ///< in the order of their headers
   std::vector<Incoming> incoming_;
-  std::list<c10::intrusive_ptr<Message>> kept_;
+  std::unordered_map<const Message*, c10::intrusive_ptr<Message>> kept_;
   size_t sweep_at_ = 16;
   std::list<c10::intrusive_ptr<Message>> watched_;
   std::exception_ptr error_;
@@ -160,7 +163,7 @@ class Message final : public Work {
  public:
   Message(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
           Tensors tensors, std::shared_ptr<Messages> messages)
-      : Work(rank, type, title, inputs, std::move(tensors), nullptr),
+      : Work(rank, type, title, inputs, std::move(tensors), nullptr, nullptr),
         messages_(std::move(messages)) {}
 
   /** @param what it is, for errors. */
@@ -180,6 +183,7 @@ class Message final : public Work {
   bool sent(std::vector<dt_work*>& left, std::exception_ptr& error) const;
   bool in_use() const override;
   void complete_later() override;
+  void let_go() override { messages_->forget(this); }
 
   const std::shared_ptr<Messages> messages_;
   Header header_;

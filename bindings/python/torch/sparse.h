@@ -43,6 +43,9 @@ inline void add_sparse(Call& call, dt_comm* comm, int rank, int size, const at::
     throw_error(DT_ERR_UNSUPPORTED,
                 "dt has no such reduction of sparse tensors, but sum and average");
   }
+  if (averages && tensor.scalar_type() == at::kBool) {
+    throw_error(DT_ERR_UNSUPPORTED, "dt has no average of Bool");
+  }
   if (!tensor.is_cpu() || tensor.dim() > SparseLayout::kMaxDims) {
     throw_error(DT_ERR_UNSUPPORTED,
                 std::string(call.title) + ": backend dt takes sparse tensors in host memory, of " +
@@ -108,7 +111,12 @@ inline void add_sparse(Call& call, dt_comm* comm, int rank, int size, const at::
                           size, averages] {
     if (before) before();
     at::Tensor sum = at::sparse_coo_tensor(all_indices.t(), all_values, tensor.sizes()).coalesce();
-    if (averages) sum.values().div_(size);
+    // As dt divides integers.
+    if (averages && c10::isIntegralType(sum.scalar_type(), false)) {
+      sum.values().div_(size, "trunc");
+    } else if (averages) {
+      sum.values().div_(size);
+    }
     tensor.copy_(sum);
   };
 }

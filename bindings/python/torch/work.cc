@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "work.h"
 
+#include <algorithm>
+
 namespace dt::torch {
 
 void Work::launch(dt_comm* comm, const dt_collective& one) {
@@ -54,6 +56,7 @@ void Work::settle(std::exception_ptr error) {
   decltype(tensors_.copies) copies;
   decltype(tensors_.combine) combine;
   decltype(tensors_.used) unused;
+  bool stays = false;
   {
     const std::lock_guard lock(settling_);
     if (settled_) return;
@@ -68,12 +71,18 @@ void Work::settle(std::exception_ptr error) {
     }
     combine.swap(tensors_.combine);
     copies.swap(tensors_.copies);
-    if (!in_use()) unused.swap(tensors_.used);
+    stays = in_use();
+    if (!stays) unused.swap(tensors_.used);
     finish(error);
     settled_ = true;
     future = future_;
   }
   if (future) complete(*future);  // without the lock: callbacks may use this work
+  if (!stays) let_go();
+}
+
+void Work::let_go() {
+  if (pending_) pending_->remove(this);
 }
 
 void Work::complete(c10::ivalue::Future& future) {
@@ -124,6 +133,46 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
 }
 
 void Work::complete_later() { completions_->add(c10::intrusive_ptr<Work>::reclaim_copy(this)); }
+
+void Pending::add(c10::intrusive_ptr<Work> work) {
+  const std::lock_guard lock(mutex_);
+  works_.push_back(std::move(work));
+}
+
+void Pending::remove(const Work* work) {
+  c10::intrusive_ptr<Work> held;  // destroyed without the lock, like tensors of a Work
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(works_.begin(), works_.end(),
+                                  [&](const auto& each) { return each.get() == work; });
+  if (found == works_.end()) return;
+  held = std::move(*found);
+  works_.erase(found);
+}
+
+void Pending::sweep() {
+  for (;;) {
+    c10::intrusive_ptr<Work> oldest;
+    {
+      const std::lock_guard lock(mutex_);
+      if (works_.empty()) return;
+      oldest = works_.front();
+    }
+    if (!oldest->isCompleted())
+      return;              // without the lock: its callbacks may use the process group
+    remove(oldest.get());  // another thread may be about to
+  }
+}
+
+void Pending::close() {
+  std::deque<c10::intrusive_ptr<Work>> works;
+  {
+    const std::lock_guard lock(mutex_);
+    works.swap(works_);
+  }
+  for (auto& each : works) {
+    if (!each->isCompleted()) (void)each.release();
+  }
+}
 
 void Completions::lead_on() {
   if (led_ || works_.empty()) return;

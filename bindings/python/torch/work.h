@@ -86,13 +86,31 @@ class Completions : public std::enable_shared_from_this<Completions> {
   bool closed_ = false;
 };
 
+/** Works of a communicator whose tensors dt may still use, whoever else keeps them. Any thread. */
+class Pending {
+ public:
+  void add(c10::intrusive_ptr<Work> work);
+  /** It has ended. */
+  void remove(const Work* work);
+  /** Settles the oldest works that are done, and forgets them. */
+  void sweep();
+  /** Those that are not done stay for ever: dt still uses their tensors. */
+  void close();
+
+ private:
+  std::mutex mutex_;
+  std::deque<c10::intrusive_ptr<Work>> works_;  ///< in the order of the calls
+};
+
 class Work : public c10d::Work {
  public:
+  /** @param pending which may hold the work until it ends; null: none does. */
   Work(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
-       Tensors tensors, std::shared_ptr<Completions> completions)
+       Tensors tensors, std::shared_ptr<Completions> completions, std::shared_ptr<Pending> pending)
       : c10d::Work(rank, type, title, inputs),
         tensors_(std::move(tensors)),
-        completions_(std::move(completions)) {}
+        completions_(std::move(completions)),
+        pending_(std::move(pending)) {}
   ~Work() override {
     for (dt_work* const each : works_) dt_work_destroy(each);
   }
@@ -126,12 +144,15 @@ class Work : public c10d::Work {
   void complete(c10::ivalue::Future& future);
   /** Sees to it that the future is completed once the work is done. */
   virtual void complete_later();
+  /** It has ended and dt no longer uses its tensors: nobody keeps it but the program. */
+  virtual void let_go();
 
   Tensors tensors_;
   std::mutex settling_;
   bool settled_ = false;                            ///< under settling_, like future_
   c10::intrusive_ptr<c10::ivalue::Future> future_;  ///< once somebody wants it
   const std::shared_ptr<Completions> completions_;
+  const std::shared_ptr<Pending> pending_;
   std::shared_ptr<std::atomic<bool>> open_batch_;  ///< see Batch
 };
 

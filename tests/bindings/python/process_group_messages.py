@@ -155,6 +155,15 @@ def case_refused_batches(dist, torch, rank, size):
             raise LookupError
     except LookupError:
         pass
+    value.fill_(rank)
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:  # it calls last, so that the others return too early if they do not wait
+        for peer in range(1, size):
+            store.get(f"broadcast by {peer}")
+    else:
+        store.set(f"broadcast by {rank}", "")
+    dist.broadcast(value, 0)
+    assert bool((value == 0).all()), value
     receiving = dist.batch_isend_irecv([dist.P2POp(dist.irecv, came, before)])
     assert len(receiving) == 1
     receiving[0].wait()

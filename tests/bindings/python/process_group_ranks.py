@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+import weakref
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import process_group_messages
@@ -131,6 +132,20 @@ def case_futures(dist, torch, rank, size):
     dist.barrier()
 
 
+def case_memory(dist, torch, rank, size):
+    """Nobody but the program keeps the tensors of a work that it has waited for."""
+    peer = (rank + 1) % size
+    for count in (3, 1 << 16):  # a message in its header, and behind it
+        sent, came, total = (torch.full((count,), 1.0 + rank) for _ in range(3))
+        works = [dist.isend(sent, peer), dist.irecv(came, (rank - 1) % size), dist.all_reduce(total, async_op=True)]
+        for work in works:
+            work.wait()
+        known = [weakref.ref(each) for each in (sent, came, total)]
+        del sent, came, total, works, work
+        assert [each() is None for each in known] == [True] * 3, count
+    dist.barrier()
+
+
 def case_groups(dist, torch, rank, size):
     from dt import _process_group
     pair = dist.new_group([0, size - 1])
@@ -171,6 +186,15 @@ def case_reductions(dist, torch, rank, size):
     mean = sparse(rank)
     dist.all_reduce(mean, op=dist.ReduceOp.AVG)
     assert torch.allclose(mean.to_dense(), expected / size)
+    whole = torch.sparse_coo_tensor([[0, 1]], [5, -5 - rank], (3,))
+    dist.all_reduce(whole, op=dist.ReduceOp.AVG)
+    assert whole.to_dense().tolist() == [5, -int((5 * size + sum(ranks)) / size), 0], whole  # truncated
+    try:
+        dist.all_reduce(torch.sparse_coo_tensor([[0]], [True], (3,)), op=dist.ReduceOp.AVG)
+    except NotImplementedError as error:
+        assert "average of Bool" in str(error), error
+    else:
+        raise AssertionError("not refused")
     nothing = torch.sparse_coo_tensor(torch.empty(2, 0, dtype=torch.int64), [], (4, 4))
     dist.all_reduce(nothing)
     assert nothing._nnz() == 0

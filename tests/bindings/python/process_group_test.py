@@ -48,6 +48,9 @@ class ProcessGroupTest(unittest.TestCase):
     def test_works_and_futures(self):
         self.all_pass("futures", 2)
 
+    def test_memory_of_works_that_have_ended(self):
+        self.all_pass("memory", 2)
+
     def test_groups_of_some_ranks(self):
         self.all_pass("groups", 3)
 
