@@ -26,6 +26,11 @@ const std::string* Variables::get(const std::string& name) {
   return nullptr;
 }
 
+bool Variables::any_begins(const std::string& prefix) const {
+  const auto first = environment_.lower_bound(prefix);
+  return first != environment_.end() && first->first.starts_with(prefix);
+}
+
 std::string Variables::shown(const std::string& name) const {
   const auto found = shown_.find(name);
   return found == shown_.end() ? name : found->second;

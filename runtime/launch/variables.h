@@ -26,6 +26,8 @@ class Variables {
 
   /// nullptr: not set or empty.
   const std::string* get(const std::string& name);
+  /// Whether a variable of such a name is set.
+  bool any_begins(const std::string& prefix) const;
   /// How messages call the variable.
   std::string shown(const std::string& name) const;
   /// A decimal integer; zeros in front are fine, trailing text is not. Errors: not_a_number,

@@ -228,6 +228,18 @@ TEST_CASE("a rank of a program that runs alone, exported before the launcher") {
 }
 
 TEST_CASE("openmpi: a process of prterun runs alone, and says so") {
+TEST_CASE("MASTER_IP is the address only next to a name of Azure's") {
+  const Environment common = plus(kOpenMpi, {{"MASTER_IP", "10.1.0.7"}, {"PMIX_SERVER_URI4", "x"}});
+  const Place place = found_place(common);
+  CHECK(place.exchange == Exchange::kPmix);
+  CHECK(place.master_addr.empty());
+  for (const char* mark : {"AZUREML_RUN_ID", "AZ_BATCH_POOL_ID"}) {
+    const Place azure = found_place(plus(common, {{mark, "x"}}));
+    CHECK(azure.master_addr == "10.1.0.7");
+    CHECK(azure.master_port == 6105);
+  }
+}
+
   const Environment prterun = {{"PMIX_RANK", "2"},
                                {"PMIX_NAMESPACE", "prterun-n0-77@1"},
                                {"PMIX_SERVER_URI41", "prterun-n0-77@0.0;tcp4://127.0.0.1:9"}};
