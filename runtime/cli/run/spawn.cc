@@ -116,7 +116,13 @@ Status await_exec(const SpawnPlan& plan, int error_fd, pid_t pid) {
                                      cpu_list_text(plan.cpus) + ": " + errno_text(failure.error) +
                                      "; leave --bind out");
   }
-  return exec_error(plan.program, count == 1 ? failure.error : ETIMEDOUT);
+  if (count != 1) {
+    return Status(Code::kSystem,
+                  format("the kernel has not started %s within %d s; does the file system that it "
+                         "is on answer? Try: cat %s > /dev/null",
+                         plan.program.c_str(), kExecTimeoutMs / 1000, plan.program.c_str()));
+  }
+  return exec_error(plan.program, failure.error);
 }
 
 enum class Found { kNo, kNotAFile, kNotExecutable, kYes };
