@@ -109,6 +109,12 @@ TEST_CASE("without restarts the first failure of a server ends the job") {
         2);
 }
 
+TEST_CASE("a server that fails is reported also if others go on writing to its output") {
+  Process run(dt_run({"--servers", "1", "--max-restarts", "0"}, {"fail-flooded"}));
+  CHECK(run.wait() == 7);
+  CHECK(count_of(run.err, " exited with code 7 after ") >= 1);
+}
+
 TEST_CASE("a rank that is killed leaves the others alone, unless --on-failure says otherwise") {
   Process run(dt_run({"-n", "2", "--servers", "1"}, {"work"}));
   REQUIRE(run.wait_for_output("] ready ", 3));

@@ -2,8 +2,10 @@
 #include "cli/run/output_pipes.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace dt::cli {
@@ -47,6 +49,17 @@ void OutputPipes::finish(Stream stream, int rank, Output* output) {
   if (!is_open(stream)) return;
   streams_[static_cast<size_t>(stream)].reset();
   output->finish(rank, stream);
+}
+
+void OutputPipes::finish_read(Stream stream, int rank, Output* output) {
+  int waiting = 0;
+  if (is_open(stream) && ioctl(fd(stream), FIONREAD, &waiting) != 0) waiting = 0;
+  // A read takes all there is, up to kReadBytes.
+  for (size_t left = static_cast<size_t>(waiting); left > 0 && is_open(stream);
+       left -= std::min(left, kReadBytes)) {
+    if (!read_some(stream, rank, output)) break;
+  }
+  finish(stream, rank, output);
 }
 
 bool OutputPipes::drain(Stream stream, int rank, Output* output) {

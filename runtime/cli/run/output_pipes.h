@@ -20,6 +20,9 @@ class OutputPipes {
   /// Brings some of it to `output`, as that of `rank`. False: there was nothing to read.
   bool read_some(Stream stream, int rank, Output* output);
   void finish(Stream stream, int rank, Output* output);
+  /// The process is dead, but others that it has started may still write: reads what is in the pipe
+  /// now, and closes it.
+  void finish_read(Stream stream, int rank, Output* output);
   /// Every writer is dead: what is not in the pipe now will never come. False: the reader of
   /// `output` takes no more for now.
   bool drain(Stream stream, int rank, Output* output);

@@ -88,9 +88,7 @@ void Servers::on_end(pid_t pid, int wait_status) {
 void Servers::on_failure(int server) {
   Server& entry = servers_[static_cast<size_t>(server)];
   for (const Stream stream : kStreams) {
-    while (entry.pipes.is_open(stream) && entry.pipes.read_some(stream, source(server), &output_)) {
-    }
-    entry.pipes.finish(stream, source(server), &output_);
+    entry.pipes.finish_read(stream, source(server), &output_);
   }
   std::string text = end_line(name(server), entry.end, plan_.host) +
                      why_not_run(entry.end, output_.tail(source(server)));

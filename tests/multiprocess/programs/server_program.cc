@@ -163,6 +163,32 @@ int ignore_term() {
   stay();
 }
 
+/// Fails, and leaves processes in sessions of their own that write as long as somebody reads.
+int fail_flooded() {
+  for (int i = 0; i < 4; ++i) {
+    int begun[2];
+    if (pipe(begun) != 0) return 98;
+    if (fork() == 0) {
+      close(begun[0]);
+      setsid();
+      const std::string lines(1 << 16, '\n');
+      const auto flood = [&lines] {
+        return write(STDOUT_FILENO, lines.data(), lines.size()) > 0;  // ends by SIGPIPE
+      };
+      if (!flood() || write(begun[1], "b", 1) != 1) _exit(98);
+      close(begun[1]);
+      while (flood()) {
+      }
+      _exit(0);
+    }
+    close(begun[1]);
+    char byte;
+    if (read(begun[0], &byte, 1) != 1) return 98;
+    close(begun[0]);
+  }
+  return 7;
+}
+
 /// Servers fail at SIGUSR1; ranks end at once.
 int fail_late() {
   sigset_t set;
@@ -183,6 +209,7 @@ int run(const std::string& mode, int number) {
     say("about to fail\n");
     return 7;
   }
+  if (mode == "fail-flooded") return is_server() ? fail_flooded() : 0;
   if (mode == "fail-late") return fail_late();
   fprintf(stderr, "server_program: unknown mode %s\n", mode.c_str());
   return 99;
