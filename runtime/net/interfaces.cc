@@ -139,6 +139,11 @@ bool means_loopback(const std::string& host) {
   return literal.ok() ? is_loopback(literal.value()) : host == "localhost";
 }
 
+bool means_anywhere(const std::string& host) {
+  const auto literal = literal_address(host, 0);
+  return literal.ok() && (literal.value().host() == "0.0.0.0" || literal.value().host() == "::");
+}
+
 Result<std::string> bind_host(const std::string& host) {
   if (means_loopback(host)) return host;
   DT_TRY_VALUE(const std::vector<Address> addresses, resolve_now(host, 0, true));

@@ -31,6 +31,8 @@ inline constexpr const char* kLoopbackDown =
 /// Whether who writes `host` means loopback: a literal of it, or localhost. A host's own name may
 /// lead there too, in its own /etc/hosts (Debian has 127.0.1.1), but means the host.
 bool means_loopback(const std::string& host);
+/// Whether `host` is a literal that means all addresses of this host, and none on another.
+bool means_anywhere(const std::string& host);
 /// Where to listen for other hosts that know this one as `host`: at it, or on all interfaces
 /// (empty) where that leads to loopback and is not meant. May block, like resolve_now().
 Result<std::string> bind_host(const std::string& host);

@@ -37,7 +37,7 @@ class Nodes {
                     "--node-rank",
                     std::to_string(node),
                     "--rendezvous",
-                    address()};
+                    everywhere_ && node == 0 ? "0.0.0.0:" + std::to_string(port()) : address()};
     command.insert(command.end(), options.begin(), options.end());
     command.insert(command.end(), program.begin(), program.end());
     Process::Options process;
@@ -53,6 +53,8 @@ class Nodes {
       start(node, all, program);
     }
   }
+  /// Node 0 listens on all its addresses, as the main node of AWS Batch, which knows none.
+  void listen_everywhere() { everywhere_ = true; }
   uint16_t port() const { return port_.port(); }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_.port()); }
   Process& operator[](size_t node) { return *agents_[node]; }
@@ -60,6 +62,7 @@ class Nodes {
 
  private:
   const int count_;
+  bool everywhere_ = false;
   HeldPort port_;
   std::vector<std::unique_ptr<Process>> agents_;
 };
@@ -152,6 +155,29 @@ TEST_CASE("ranks count node by node, also when nodes start different numbers of 
             1);
     }
     CHECK(lines_of(agent.out).size() == static_cast<size_t>(node) + 1);
+  }
+}
+
+TEST_CASE("where node 0 listens everywhere, the others are told where they have reached it") {
+  for (const bool servers : {false, true}) {
+    CAPTURE(servers);
+    Nodes nodes(2);
+    nodes.listen_everywhere();
+    const Strings program = servers ? run_program({"variables", "DT_PS_SERVERS", "DT_PS_INDEX"})
+                                    : run_program({"variables", "DT_MASTER_ADDR", "MASTER_ADDR"});
+    const Strings options = servers ? Strings{"--servers", "1"} : Strings{};
+    for (int node = 0; node < 2; ++node) {
+      nodes.start(node, options, program, {"DT_SECURITY_MODE=none"});
+    }
+    for (size_t node = 0; node < 2; ++node) CHECK(nodes[node].wait() == 0);
+    const std::string& out = nodes[1].out;
+    if (servers) {
+      CHECK(count_of(out, "DT_PS_SERVERS=127.0.0.1:") == 2);  // of the rank and of the server
+    } else {
+      CHECK(count_of(out, "DT_MASTER_ADDR=127.0.0.1\n") == 1);
+      CHECK(count_of(out, " MASTER_ADDR=127.0.0.1\n") == 1);
+    }
+    CHECK(count_of(out, "0.0.0.0") == 0);
   }
 }
 

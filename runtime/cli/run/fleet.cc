@@ -276,6 +276,8 @@ Result<Endpoints> Fleet::await_endpoints(int attempt, const Wait& wait) {
   if (!decode(value.value(), &endpoints) || endpoints.attempt != attempt) {
     return Status(Code::kInternal, "node 0 gives addresses that make no sense");
   }
+  endpoints.store_host = host_seen_here(endpoints.store_host);
+  endpoints.master_host = host_seen_here(endpoints.master_host);
   return endpoints;
 }
 

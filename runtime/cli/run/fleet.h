@@ -197,6 +197,9 @@ class Fleet {
   Status read_records(const Wait& wait);
   Status check_servers() const;
   void remind(Event& joined) const;
+  /// Node 0 says "0.0.0.0" where it listens everywhere, which means nothing here: then the host at
+  /// which this agent has reached it.
+  std::string host_seen_here(const std::string& told) const;
   Status missing_nodes(const Status& joined, const Wait& wait) const;
   Result<std::shared_ptr<store::Client>> connect(int rank, const Wait& wait) const;
   std::string address() const;

@@ -100,9 +100,8 @@ Result<std::unique_ptr<Lobby>> Lobby::open(net::Loop* loop, const LobbyOptions& 
                          node.node_rank + 1, lobby->address_.c_str(), node.node_rank));
   }
   const std::string bound = lobby->server_->bound_address();
-  const bool everywhere = bound == "0.0.0.0" || bound == "::";
-  DT_TRY_VALUE(lobby->client_,
-               lobby->connect(everywhere ? own.host : bound, lobby->server_->port(), wait));
+  DT_TRY_VALUE(lobby->client_, lobby->connect(net::means_anywhere(bound) ? own.host : bound,
+                                              lobby->server_->port(), wait));
   return lobby;
 }
 
@@ -112,6 +111,7 @@ Result<std::unique_ptr<Lobby>> Lobby::visit(net::Loop* loop, const LobbyOptions&
   const NodePlace& node = options.node;
   const net::HostPort& at = node.addresses[static_cast<size_t>(address)];
   lobby->address_ = address_text(options, address);
+  lobby->host_ = at.host;
   DT_TRY_VALUE(lobby->client_, lobby->connect(at.host, at.port, wait));
   const store::Welcome& welcome = lobby->client_->welcome();
   if (welcome.world_size == node.node_count) return lobby;
@@ -150,7 +150,10 @@ Result<Offer> Lobby::await_offer(const Presence& presence, const Wait& wait) {
     const Result<std::string> value = client_->get(key, renewed);
     if (value.ok()) {
       Offer offer;
-      if (decode(value.value(), &offer)) return offer;
+      if (decode(value.value(), &offer)) {
+        if (net::means_anywhere(offer.roster.host)) offer.roster.host = host_;
+        return offer;
+      }
       return Status(Code::kInternal, "the agent at " + address_ +
                                          " makes no sense; use the same "
                                          "release of dt on all nodes");

@@ -96,6 +96,7 @@ class Lobby {
   net::Loop* const loop_;
   const LobbyOptions options_;
   std::string address_;
+  std::string host_;  // of the lead, as this agent reaches it; the lead itself has none
   std::unique_ptr<store::Server> server_;
   std::shared_ptr<store::Client> client_;
   std::set<std::pair<uint64_t, int64_t>> answered_;  // nonce and serial

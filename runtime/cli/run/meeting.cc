@@ -69,7 +69,11 @@ std::string Fleet::bind_address() const { return server_->bound_address(); }
 
 std::string Fleet::reachable_host() const {
   const std::string bound = server_->bound_address();
-  return bound == "0.0.0.0" || bound == "::" ? options_.node.host : bound;
+  return net::means_anywhere(bound) ? options_.node.host : bound;
+}
+
+std::string Fleet::host_seen_here(const std::string& told) const {
+  return net::means_anywhere(told) ? options_.node.host : told;
 }
 
 Result<std::string> await_bind_host(const std::string& name, const LoggerPtr& logger,
@@ -300,8 +304,11 @@ Status Fleet::read_records(const Wait& wait) {
     node.first_rank = first_rank;
     if (node.local_size < 1 || node.local_size > kMaxLocalRanks) return nonsense;
     if (node.servers.size() > static_cast<size_t>(kMaxLocalRanks)) return nonsense;
-    for (const std::string& address : node.servers) {
-      if (!net::parse_host_port(address).ok()) return nonsense;
+    for (std::string& address : node.servers) {
+      const auto parsed = net::parse_host_port(address);
+      if (!parsed.ok()) return nonsense;
+      if (i != 1) continue;  // the other nodes know where they reach node 0 from
+      address = net::host_port_text(host_seen_here(parsed.value().host), parsed.value().port);
     }
     first_rank += node.local_size;
     nodes_.push_back(std::move(node));
