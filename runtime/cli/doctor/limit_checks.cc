@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <set>
 
+#include "base/cgroup.h"
 #include "base/numa.h"
 #include "cli/doctor/checks.h"
 
@@ -41,57 +42,11 @@ int64_t local_size(const Machine& machine) {
   return machine.place ? std::max(1, machine.place->local_size) : 1;
 }
 
-/// The folders of this process's control group, from its own to the root's. `controller` matters in
-/// version 1 only, where each has a tree of its own.
-std::vector<std::string> cgroup_folders(const Roots& roots, const std::string& controller) {
-  const std::string groups = read_text(roots.proc + "/self/cgroup");
-  std::vector<std::string> folders;
-  for (size_t begin = 0; begin < groups.size();) {
-    const size_t end = std::min(groups.find('\n', begin), groups.size());
-    const std::string line = groups.substr(begin, end - begin);
-    begin = end + 1;
-    const size_t first = line.find(':');
-    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string names = line.substr(first + 1, second - first - 1);
-    const bool named = ("," + names + ",").find("," + controller + ",") != std::string::npos;
-    if (!names.empty() && !named) continue;
-    const std::string mount = roots.sys + "/fs/cgroup" + (names.empty() ? "" : "/" + controller);
-    std::string path = line.substr(second + 1);
-    for (;;) {
-      while (!path.empty() && path.back() == '/') path.pop_back();
-      folders.push_back(mount + path);
-      if (path.empty()) break;
-      path.resize(path.rfind('/'));
-    }
-  }
-  return folders;
-}
-
-/// The least that any of the groups above allows.
-double cpu_quota(const Machine& machine) {
-  double least = kUnlimited;
-  for (const std::string& folder : cgroup_folders(machine.roots, "cpu")) {
-    std::string quota = read_text(folder + "/cpu.max");  // "200000 100000" or "max 100000"
-    std::string period;
-    if (const size_t blank = quota.find(' '); blank != std::string::npos) {
-      period = quota.substr(blank + 1);
-      quota.resize(blank);
-    } else {
-      quota = read_text(folder + "/cpu.cfs_quota_us");
-      period = read_text(folder + "/cpu.cfs_period_us");
-    }
-    const double used = strtod(quota.c_str(), nullptr);
-    const double of = strtod(period.c_str(), nullptr);
-    if (used > 0 && of > 0 && (least < 0 || used / of < least)) least = used / of;
-  }
-  return least;
-}
-
 int64_t memory_limit(const Machine& machine) {
   constexpr int64_t kNoLimitV1 = int64_t{1} << 62;  // version 1 writes a huge number
   int64_t least = kUnlimited;
-  for (const std::string& folder : cgroup_folders(machine.roots, "memory")) {
+  for (const std::string& folder :
+       cgroup_folders(machine.roots.proc, machine.roots.sys, "memory")) {
     for (const char* file : {"/memory.max", "/memory.limit_in_bytes"}) {
       const int64_t limit = strtoll(read_text(folder + file).c_str(), nullptr, 10);
       if (limit > 0 && limit < kNoLimitV1 && (least < 0 || limit < least)) least = limit;
@@ -172,7 +127,7 @@ Finding look_at_processors(const Machine& machine) {
   const size_t allowed = machine.cpus.size();
   const size_t online =
       parse_cpu_list(read_text(machine.roots.sys + "/devices/system/cpu/online")).size();
-  const double quota = cpu_quota(machine);
+  const double quota = cpu_quota(machine.roots.proc, machine.roots.sys);
   Finding finding;
   finding.text = format("%zu of %zu", allowed, std::max(online, allowed));
   if (allowed < online) finding.text += " (" + cpu_list_text(machine.cpus) + ")";

@@ -12,6 +12,7 @@
 #include <set>
 #include <utility>
 
+#include "base/cgroup.h"
 #include "base/numa.h"
 
 namespace dt::cli {
@@ -171,6 +172,14 @@ Result<ReservedPort> reserve_port() {
   return reserved;
 }
 
-int usable_cores() { return std::max(1, static_cast<int>(allowed_cpus().size())); }
+UsableCores usable_cores(size_t allowed, double quota) {
+  const int count = std::max(1, static_cast<int>(allowed));
+  if (quota < 0 || quota >= count) return {count, false};
+  return {std::max(1, static_cast<int>(quota)), true};
+}
+
+UsableCores usable_cores() {
+  return usable_cores(allowed_cpus().size(), cpu_quota("/proc", "/sys"));
+}
 
 }  // namespace dt::cli

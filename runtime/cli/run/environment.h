@@ -67,6 +67,14 @@ struct ReservedPort {
 Result<ReservedPort> reserve_port();
 
 /// How many cores this process may use.
-int usable_cores();
+struct UsableCores {
+  int count = 1;
+  bool by_quota = false;  ///< its control group allows less time than it has processors
+};
+/// `quota` as cpu_quota(). A part of a core counts for nothing: one thread more than the quota
+/// stops all of them in each period.
+UsableCores usable_cores(size_t allowed, double quota);
+/// The same of this process.
+UsableCores usable_cores();
 
 }  // namespace dt::cli

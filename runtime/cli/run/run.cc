@@ -52,7 +52,7 @@ Status settle_processors(Agent* agent) {
   }
   if (getenv("OMP_NUM_THREADS") != nullptr) return {};
   const int own = agent->binding.cores_per_rank;
-  agent->plan.place.omp_num_threads = own > 0 ? own : std::max(1, usable_cores() / ranks);
+  agent->plan.place.omp_num_threads = own > 0 ? own : std::max(1, usable_cores().count / ranks);
   return {};
 }
 
@@ -186,7 +186,7 @@ int run_parsed(const RunOptions& options) {
     return usage_error(fits);
   }
   const Result<int> ranks = count_ranks(
-      options.nproc, count_gpus("/dev", getenv("CUDA_VISIBLE_DEVICES")), usable_cores());
+      options.nproc, count_gpus("/dev", getenv("CUDA_VISIBLE_DEVICES")), usable_cores().count);
   if (ranks.status().code() == Code::kInvalidArgument) return usage_error(ranks.status());
   if (node.value().node_count == 1 && ranks.ok()) {
     const auto shown = parse_show(options.show, ranks.value());

@@ -7,6 +7,9 @@
 
 #include <algorithm>
 
+#include "base/cgroup.h"
+#include "pretended_tree.h"
+
 using dt::cli::Fd;
 using dt::cli::JobPlace;
 using dt::cli::rank_environment;
@@ -65,6 +68,25 @@ TEST_CASE("what torchrun around dt run has set does not reach the ranks") {
 
 TEST_CASE("further variables replace what is inherited") {
   JobPlace place;
+TEST_CASE("cores: the processors, or the quota of the control group where that is less") {
+  const dt::test::PretendedTree tree;
+  const auto quota = [&] { return dt::cpu_quota(tree.root() + "/proc", tree.root() + "/sys"); };
+  const auto cores = [&](size_t allowed) { return dt::cli::usable_cores(allowed, quota()); };
+  CHECK(cores(8).count == 8);
+  CHECK(cores(0).count == 1);
+  tree.write("proc/self/cgroup", "0::/pod/container\n");
+  tree.write("sys/fs/cgroup/pod/container/cpu.max", "max 100000\n");
+  CHECK(cores(8).count == 8);
+  CHECK_FALSE(cores(8).by_quota);
+  tree.write("sys/fs/cgroup/pod/cpu.max", "250000 100000\n");
+  CHECK(cores(8).count == 2);
+  CHECK(cores(8).by_quota);
+  CHECK(cores(2).count == 2);
+  CHECK_FALSE(cores(2).by_quota);
+  tree.write("sys/fs/cgroup/pod/cpu.max", "50000 100000\n");
+  CHECK(cores(8).count == 1);
+}
+
   place.variables = {{"NCCL_ALGO", "Ring"}, {"NCCL_DEBUG", "WARN"}};
   const Strings environment = rank_environment(place, 0, {"NCCL_ALGO=Tree", "NCCL_PROTO=LL"});
   CHECK(count(environment, "NCCL_ALGO=Ring") == 1);

@@ -26,7 +26,7 @@ class PretendedTree {
   PretendedTree& operator=(const PretendedTree&) = delete;
 
   const std::string& root() const { return root_; }
-  void write(const std::string& path, const std::string& content) {
+  void write(const std::string& path, const std::string& content) const {
     const std::filesystem::path whole = root_ + "/" + path;
     std::filesystem::create_directories(whole.parent_path());
     std::ofstream(whole) << content;
