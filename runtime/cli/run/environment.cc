@@ -82,8 +82,13 @@ Settings rank_settings(const JobPlace& place, int local_rank) {
 }
 
 // Variables of a job inside which this dt run was started.
-constexpr const char* kForeign[] = {"TORCHELASTIC_ERROR_FILE", "DT_JOB_STORE_RELAY_PORT",
-                                    "DT_JOB_STORE_RELAY_ADDRESS", "DT_PS_INDEX", "DT_PS_LISTEN_FD"};
+constexpr const char* kForeign[] = {
+    "DT_LAUNCHER",  // it would make each rank one of another launcher, or a job of its own
+    "TORCHELASTIC_ERROR_FILE",
+    "DT_JOB_STORE_RELAY_PORT",
+    "DT_JOB_STORE_RELAY_ADDRESS",
+    "DT_PS_INDEX",
+    "DT_PS_LISTEN_FD"};
 // What else would make a rank of a parameter server.
 constexpr const char* kClusters[] = {"TF_CONFIG", "CLUSTER_SPEC"};
 

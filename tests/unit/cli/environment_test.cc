@@ -35,6 +35,7 @@ TEST_CASE("what torchrun around dt run has set does not reach the ranks") {
                              "HOME=/root",
                              "ROLE_RANK=7",
                              "TORCHELASTIC_ERROR_FILE=/outer",
+                             "DT_LAUNCHER=single",
                              "TORCHELASTIC_MAX_RESTARTS=9"};
   JobPlace place;
   place.world_size = place.local_size = 2;
@@ -49,6 +50,7 @@ TEST_CASE("what torchrun around dt run has set does not reach the ranks") {
   CHECK(count(environment, "TORCHELASTIC_MAX_RESTARTS=2") == 1);
   CHECK(count(environment, "TORCHELASTIC_MAX_RESTARTS=", false) == 1);
   CHECK(count(environment, "TORCHELASTIC_ERROR_FILE=", false) == 0);
+  CHECK(count(environment, "DT_LAUNCHER=", false) == 0);
   CHECK(count(environment, "ROLE_NAME=default") == 1);
   CHECK(count(environment, "ROLE_RANK=1") == 1);
   CHECK(count(environment, "ROLE_RANK=", false) == 1);
@@ -66,8 +68,6 @@ TEST_CASE("what torchrun around dt run has set does not reach the ranks") {
   CHECK(count(environment, "TORCHELASTIC_ERROR_FILE=/logs/rank-0004.error.json") == 1);
 }
 
-TEST_CASE("further variables replace what is inherited") {
-  JobPlace place;
 TEST_CASE("cores: the processors, or the quota of the control group where that is less") {
   const dt::test::PretendedTree tree;
   const auto quota = [&] { return dt::cpu_quota(tree.root() + "/proc", tree.root() + "/sys"); };
@@ -87,6 +87,8 @@ TEST_CASE("cores: the processors, or the quota of the control group where that i
   CHECK(cores(8).count == 1);
 }
 
+TEST_CASE("further variables replace what is inherited") {
+  JobPlace place;
   place.variables = {{"NCCL_ALGO", "Ring"}, {"NCCL_DEBUG", "WARN"}};
   const Strings environment = rank_environment(place, 0, {"NCCL_ALGO=Tree", "NCCL_PROTO=LL"});
   CHECK(count(environment, "NCCL_ALGO=Ring") == 1);
