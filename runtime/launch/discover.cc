@@ -237,6 +237,21 @@ void fill_but_identity(Facts& facts, Facts other) {
   facts.fill_blanks(other);
 }
 
+/// The own variables are complete but for the address: MASTER_ADDR and MASTER_PORT, unless they
+/// come with the RANK and WORLD_SIZE of another launch.
+Status fill_user_rendezvous(Facts& own, const std::vector<Reading>& others, Variables& variables) {
+  if (own.master_addr && own.at(Field::kMasterPort)) return {};
+  if (own.at(Field::kWorldSize)->value == 1) return {};
+  for (const Reading& other : others) {
+    const bool torch = other.family->read == read_torch;
+    if (torch && other.facts.complete() && !own.same_launch(other.facts)) return {};
+  }
+  Facts user;
+  DT_TRY(read_user_rendezvous(variables, user));
+  own.fill_rendezvous(user);
+  return {};
+}
+
 /// The own variables are complete: they win, and the launcher around them fills blanks.
 void complete_own(Facts& own, const std::vector<Reading>& others, Variables& variables) {
   bool nested = false;  // the outer launches may number their processes otherwise
@@ -337,6 +352,7 @@ Result<Facts> choose(std::vector<Reading> readings, const Choice& choice, Variab
   Facts own = readings.front().facts;
   if (own.complete()) {
     readings.erase(readings.begin());
+    DT_TRY(fill_user_rendezvous(own, readings, variables));
     complete_own(own, readings, variables);
     return own;
   }

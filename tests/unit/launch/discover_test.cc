@@ -222,6 +222,15 @@ TEST_CASE("discover: own rank and size take their blanks from an equal launch on
         "otherwise. If that one started this process, set DT_LAUNCHER=torchrun or unset the first");
 }
 
+TEST_CASE("discover: MASTER_ADDR and MASTER_PORT are the address of own rank and size, too") {
+  const Environment own = {{"DT_RANK", "0"}, {"DT_WORLD_SIZE", "2"}, {"MASTER_ADDR", "m"}};
+  const Place place = place_of(with(own, {{"MASTER_PORT", "29500"}, {"DT_LAUNCHER", "own"}}));
+  CHECK(place.master_addr == "m");
+  CHECK(place.master_port == 29500);
+  CHECK(contains(error_of(with(own, {{"MASTER_PORT", "29500x"}})),
+                 "not_a_number: MASTER_PORT=\"29500x\"; expected a decimal integer from 1 to"));
+}
+
 TEST_CASE("discover: own variables are the way out of a broken environment") {
   const Environment own = {
       {"DT_RANK", "0"}, {"DT_WORLD_SIZE", "2"}, {"DT_MASTER_ADDR", "a"}, {"DT_MASTER_PORT", "1"}};
