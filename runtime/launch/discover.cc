@@ -237,6 +237,25 @@ void fill_but_identity(Facts& facts, Facts other) {
   facts.fill_blanks(other);
 }
 
+/// The launches of MPI and Slurm that the variables describe.
+std::vector<Reading> outer_launches(Variables& variables) {
+  std::vector<Reading> launches;
+  for (const Family& family : kFamilies) {
+    if (family.group != Group::kMpi && family.group != Group::kStep) continue;
+    Result<Facts> facts = family.read(variables);
+    if (!facts.ok() || !facts.value().complete()) continue;
+    launches.push_back({&family, std::move(facts).value()});
+  }
+  return launches;
+}
+
+/// "slurm 812.0 1/4"
+std::string launch_text(const Family& family, const Facts& facts) {
+  const std::string id = facts.job_id ? facts.job_id->value + " " : std::string();
+  return format("%s %s%d/%d", family.name, id.c_str(), facts.value(Field::kRank, 0),
+                facts.value(Field::kWorldSize, 1));
+}
+
 /// The own variables are complete but for the address: MASTER_ADDR and MASTER_PORT, unless they
 /// come with the RANK and WORLD_SIZE of another launch.
 Status fill_user_rendezvous(Facts& own, const std::vector<Reading>& others, Variables& variables) {
@@ -253,7 +272,13 @@ Status fill_user_rendezvous(Facts& own, const std::vector<Reading>& others, Vari
 }
 
 /// The own variables are complete: they win, and the launcher around them fills blanks.
-void complete_own(Facts& own, const std::vector<Reading>& others, Variables& variables) {
+Status complete_own(Facts& own, const std::vector<Reading>& others, Variables& variables) {
+  if (own.launcher == "dt run" && !others.empty()) {
+    const std::string inner = launch_inside_rank(variables);
+    if (!inner.empty()) {
+      return launch_error("conflict", inner + ", or set DT_LAUNCHER=own to be that rank of dt run");
+    }
+  }
   bool nested = false;  // the outer launches may number their processes otherwise
   for (const Reading& other : others) {
     if (own.same_launch(other.facts)) {
@@ -275,6 +300,7 @@ void complete_own(Facts& own, const std::vector<Reading>& others, Variables& var
                  other.family->name));
     }
   }
+  return {};
 }
 
 /// Reads the own family and those that are asked for, from the innermost outwards.
@@ -353,7 +379,7 @@ Result<Facts> choose(std::vector<Reading> readings, const Choice& choice, Variab
   if (own.complete()) {
     readings.erase(readings.begin());
     DT_TRY(fill_user_rendezvous(own, readings, variables));
-    complete_own(own, readings, variables);
+    DT_TRY(complete_own(own, readings, variables));
     return own;
   }
   Facts user;
@@ -397,6 +423,30 @@ Status no_rendezvous(const std::string& launcher, const std::string& size,
     text += ": mpirun -x MASTER_ADDR=... -x MASTER_PORT=... (without -x other hosts get neither)";
   }
   return launch_error("no_rendezvous", text);
+}
+
+std::string launches_around(Variables& variables) {
+  std::string all;
+  for (const auto& [family, facts] : outer_launches(variables)) {
+    all += (all.empty() ? "" : ";") + launch_text(*family, facts);
+  }
+  return all.empty() ? "none" : all;
+}
+
+std::string launch_inside_rank(Variables& variables) {
+  const std::string* around = variables.get(kLaunchesAround);
+  if (around == nullptr) return {};  // not in a rank of dt run, or of an older one
+  for (const auto& [family, facts] : outer_launches(variables)) {
+    // A rank may start its program by mpirun -n 1.
+    if (facts.at(Field::kWorldSize)->value == 1) continue;
+    const std::string entry = ";" + launch_text(*family, facts) + ";";
+    if ((";" + *around + ";").find(entry) != std::string::npos) continue;
+    return format(
+        "%s (%s) was started inside a rank of dt run, whose variables are still set; unset them "
+        "before (RANK, WORLD_SIZE, MASTER_*, TORCHELASTIC_*, and DT_* but for DT_TOKEN)",
+        said(facts).c_str(), family->name);
+  }
+  return {};
 }
 
 Result<Facts> discover_facts(Variables& variables) {

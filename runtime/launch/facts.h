@@ -155,6 +155,14 @@ std::span<const Family> families();
 /// result has rank and world size, and, unless it is alone, an address and a port or an exchange.
 Result<Facts> discover_facts(Variables& variables);
 Place make_place(const Facts& facts, const Variables& variables);
+/// The launches of MPI and Slurm that the variables describe: "slurm 812.0 0/2;openmpi 1/4", or
+/// "none". `dt run` leaves its ranks what it saw, in the variable of this name: they inherit those
+/// launches, and a launch that is not among them was started inside a rank.
+inline constexpr const char* kLaunchesAround = "DT_RUN_AROUND";
+std::string launches_around(Variables& variables);
+/// Says that such a launch of several processes has this process, although a rank's variables are
+/// set; without what else to do. Empty: none has.
+std::string launch_inside_rank(Variables& variables);
 /// Nobody says where rank 0 is; `address` when only the port is missing.
 Status no_rendezvous(const std::string& launcher, const std::string& size,
                      const std::string& address);

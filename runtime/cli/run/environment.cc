@@ -14,6 +14,7 @@
 
 #include "base/cgroup.h"
 #include "base/numa.h"
+#include "launch/facts.h"
 
 namespace dt::cli {
 
@@ -28,6 +29,7 @@ Settings job_settings(const JobPlace& place) {
       {"DT_ATTEMPT", std::to_string(place.attempt)},
       {"DT_LAUNCHER_PID", std::to_string(place.agent_pid)},
       {"DT_RUN_TTY", place.terminal ? "1" : "0"},
+      {launch::kLaunchesAround, place.around},
   };
   if (!place.token.empty()) set.emplace_back("DT_TOKEN", place.token);
   if (place.omp_num_threads > 0) {

@@ -32,6 +32,7 @@ struct JobPlace {
   bool torch_store = false;   ///< the store answers PyTorch's clients; then both ports are one
   int64_t agent_pid = 0;
   bool terminal = false;             ///< the agent's stdout is one
+  std::string around = "none";       ///< launch::launches_around() of the agent
   int omp_num_threads = 0;           ///< 0: leave the variable alone
   std::vector<std::string> servers;  ///< addresses of the parameter servers of all nodes, by index
   int first_server = 0;              ///< of this node

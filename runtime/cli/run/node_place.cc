@@ -214,6 +214,12 @@ Result<NodePlace> find_node(const NodeOptions& options, const Environment& envir
   Variables variables(environment);
   std::optional<Facts> step;
   std::optional<Facts> platform;
+  if (!options.node_count) {
+    const std::string inner = launch::launch_inside_rank(variables);
+    if (!inner.empty()) {
+      return bad(inner + ", or give --nnodes 1 for a job of its own in each process");
+    }
+  }
   if (!alone) {
     DT_TRY_VALUE(step, read_step(variables));
     if (!step) {

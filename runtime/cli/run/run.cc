@@ -15,6 +15,7 @@
 #include "cli/run/processes.h"
 #include "cli/run/rounds.h"
 #include "job/host_identity.h"
+#include "launch/facts.h"
 #include "net/interfaces.h"
 
 namespace dt::cli {
@@ -36,6 +37,8 @@ void settle_options(Agent* agent) {
   plan.place.local_servers = options.servers;
   plan.server_restarts = options.server_restarts;
   plan.place.agent_pid = getpid();
+  launch::Variables variables(process_environment());
+  plan.place.around = launch::launches_around(variables);
   plan.place.store_host = plan.place.master_host = net::loopback_host();
   agent->output.tail_lines =
       options.show_lines.value_or(static_cast<int>(config.integer("run.show_lines")));

@@ -5,6 +5,7 @@
 
 #include "../contains.h"
 #include "launch/discover.h"
+#include "launch/facts.h"
 
 using dt::Environment;
 using dt::launch::discover;
@@ -227,7 +228,6 @@ TEST_CASE("a rank of a program that runs alone, exported before the launcher") {
   CHECK(found_place(plus(plus(kStep, alone), one)).world_size == 1);
 }
 
-TEST_CASE("openmpi: a process of prterun runs alone, and says so") {
 TEST_CASE("MASTER_IP is the address only next to a name of Azure's") {
   const Environment common = plus(kOpenMpi, {{"MASTER_IP", "10.1.0.7"}, {"PMIX_SERVER_URI4", "x"}});
   const Place place = found_place(common);
@@ -240,6 +240,7 @@ TEST_CASE("MASTER_IP is the address only next to a name of Azure's") {
   }
 }
 
+TEST_CASE("openmpi: a process of prterun runs alone, and says so") {
   const Environment prterun = {{"PMIX_RANK", "2"},
                                {"PMIX_NAMESPACE", "prterun-n0-77@1"},
                                {"PMIX_SERVER_URI41", "prterun-n0-77@0.0;tcp4://127.0.0.1:9"}};
@@ -509,6 +510,33 @@ TEST_CASE("jsrun, pals, flux and mvapich2 without what the recorded environments
   const Place newer =
       found_place(plus(kAddress, {{"MVP_COMM_WORLD_RANK", "1"}, {"MVP_COMM_WORLD_SIZE", "2"}}));
   CHECK(newer.launcher == "mvapich2");
+}
+
+TEST_CASE("srun and mpirun inside a rank of dt run are a conflict, those around it are not") {
+  const Environment rank = {
+      {"DT_RANK", "0"},    {"DT_WORLD_SIZE", "1"},       {"DT_LAUNCHER_PID", "7"}, {"RANK", "0"},
+      {"WORLD_SIZE", "1"}, {"TORCHELASTIC_RUN_ID", "j"}, {"DT_RUN_AROUND", "none"}};
+  CHECK(refusal_of(plus(kStep, rank)) ==
+        "conflict: SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4 (slurm) was started inside a rank of dt "
+        "run, whose variables are still set; unset them before (RANK, WORLD_SIZE, MASTER_*, "
+        "TORCHELASTIC_*, and DT_* but for DT_TOKEN), or set DT_LAUNCHER=own to be that rank of dt "
+        "run");
+  CHECK(contains(refusal_of(plus(kOpenMpi, rank)), "(openmpi) was started inside a rank"));
+  CHECK(found_place(plus(plus(kStep, rank), {{"DT_LAUNCHER", "own"}})).world_size == 1);
+  // Another step than the one around dt run, even if this task has the same numbers there.
+  CHECK(contains(refusal_of(plus(plus(kStep, rank), {{"DT_RUN_AROUND", "slurm 70012.2 2/4"}})),
+                 "(slurm) was started inside a rank"));
+  // The rank's own program as the only process of an mpirun.
+  const Environment one = {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}};
+  CHECK(found_place(plus(one, rank)).launcher == "dt run");
+  Environment both = plus(kStep, kOpenMpi);
+  dt::launch::Variables around(both);
+  both["DT_RUN_AROUND"] = dt::launch::launches_around(around);
+  CHECK(both["DT_RUN_AROUND"] == "openmpi 704643073 3/4;slurm 70012.3 2/4");
+  Environment inherited = plus(rank, both);
+  CHECK(found_place(inherited).launcher == "dt run");
+  inherited["OMPI_COMM_WORLD_RANK"] = "1";
+  CHECK(contains(refusal_of(inherited), "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 (openmpi)"));
 }
 
 TEST_CASE("dt run inside another launch is no reason for a warning") {
