@@ -310,7 +310,9 @@ constexpr Key kKeys[] = {
      kAny, false, "Messages up to this level are written."},
 
     {"run.grace_ms", "DT_RUN_GRACE_MS", Type::kInteger, "ms", 0, kMaxTimeoutMs, "15000", "", kAny,
-     false, "How long dt run waits after SIGTERM before it kills."},
+     false,
+     "From a rank's first failure to SIGKILL for the others; if given, also from SIGINT or SIGTERM to "
+     "dt run."},
     {"run.stop_grace_ms", "DT_RUN_STOP_GRACE_MS", Type::kInteger, "ms", 0, kMaxTimeoutMs, "30000", "",
      kAny, false,
      "How long SIGTERM to dt run is kept from ranks that ask dt_stop_requested and are told so."},

@@ -168,8 +168,10 @@ ParsedRun parse_run(int argument_count, char** arguments) {
   app.add_option("--log-dir", options.log_dir,
                  "write DIR/rank-0000.out and .err, whole; with restarts DIR/attempt-0/...")
       ->check(refuse_no_name);
-  app.add_option("--grace-ms", options.grace_ms,
-                 "from the first failure to SIGKILL (run.grace_ms: 15000)")
+  app.add_option(
+         "--grace-ms", options.grace_ms,
+         "from the first failure to SIGKILL (run.grace_ms: 15000); if given, also from SIGINT "
+         "or SIGTERM to dt run")
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
   app.add_option("--show-lines", options.show_lines,
                  "last lines of the failed rank in the report (run.show_lines: 30)")
