@@ -1883,8 +1883,8 @@ typedef struct dt_power_sgd_options {
   dt_wire wire;          /**< what the two matrices and all other gradients of DT_F32 are rounded to
                               on the way; not DT_WIRE_8BIT. Error feedback includes the rounding of
                               a matrix; that of other gradients is lost. With DT_WIRE_F16 a row whose
-                              norm is above 65504 makes the results NaN, and what is added to the
-                              next step as well; DT_WIRE_BF16 has the range of DT_F32. */
+                              norm is above 65504 makes the results of its step NaN; DT_WIRE_BF16
+                              has the range of DT_F32. */
   int32_t reserved;      /**< zero */
 } dt_power_sgd_options;
 
@@ -1899,7 +1899,8 @@ static inline void dt_power_sgd_options_init(dt_power_sgd_options* options) {
  * dt's: it takes the place of one, and dt_reducer_set_hook() with NULL ends it, on GPUs after up to
  * a second in which it waits for them. The same call on all ranks; on GPUs it is collective.
  * Matrices of DT_F32 are compressed where that gains; results are the same on all ranks, but are not
- * the averages.
+ * the averages. A NaN or an infinity in any rank's gradient makes the results of that matrix NaN in
+ * this step alone: what is added to the next step stays as it was.
  * @param reducer the handle, made without sum, predivide, divide_by_users and wire, which `options`
  *                has here.
  * @param rows    [parameters of the reducer], borrowed during the call: the rows of each as a matrix

@@ -19,13 +19,16 @@ struct LowRankMatrix {
   float* q = nullptr;      ///< columns of `columns`
   int64_t rows = 0;
   int64_t columns = 0;
-  uint64_t seed = 0;  ///< of draw_q()
+  uint64_t seed = 0;  ///< of random numbers in q
 };
 
 enum class LowRankFactor { kP, kQ };
 
-/// Added to a norm before it divides.
-inline constexpr float kLowRankTiny = 1e-8F;
+/// A column of which the projections on those before it leave no more than this share of the square
+/// of its norm depends on them: the rest is what rounding left.
+inline constexpr float kLowRankDependent = 1e-10F;
+/// The least square of a norm by which a column is divided: the smallest normal f32.
+inline constexpr float kLowRankLeast = 0x1p-126F;
 
 /// What PowerSGD computes, on the host or on a GPU, where it is enqueued on `stream` and nothing is
 /// allocated. Sums have a fixed order: the same input gives the same bits in each call.
@@ -36,8 +39,9 @@ class LowRankKernels {
   /// Fills q with random numbers in [-1, 1): the same on the host and on GPUs.
   virtual Status draw_q(std::span<const LowRankMatrix> matrices, int32_t rank,
                         cuda::Stream stream) = 0;
-  /// Makes the columns of a factor orthonormal (modified Gram-Schmidt). One that depends on those
-  /// before it is what rounding leaves of it, or zero.
+  /// Makes the columns of a factor orthonormal (modified Gram-Schmidt). A column of p that is zero
+  /// or depends on those before it becomes zero, and one whose norm is not finite becomes NaN. Such
+  /// columns of q are replaced by random numbers of the seed: M q would never leave zero or NaN.
   virtual Status orthonormalise(std::span<const LowRankMatrix> matrices, LowRankFactor factor,
                                 int32_t rank, cuda::Stream stream) = 0;
   /// M += error where there is one, then p = M q.
@@ -46,7 +50,7 @@ class LowRankKernels {
   /// q = M^T p
   virtual Status find_q(std::span<const LowRankMatrix> matrices, int32_t rank,
                         cuda::Stream stream) = 0;
-  /// error = M - p q^T where there is one, then M = p q^T.
+  /// error = M - p q^T where there is one and the difference is finite, then M = p q^T.
   virtual Status restore(std::span<const LowRankMatrix> matrices, int32_t rank,
                          cuda::Stream stream) = 0;
   /// to[i] = from[i] of two of f16, bf16 and f32, rounded to nearest even. They do not overlap.

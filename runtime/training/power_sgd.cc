@@ -87,9 +87,10 @@ bool PowerSgd::compresses(size_t param) const {
          static_cast<double>(n) * static_cast<double>(m) >= options_.min_compression * sent;
 }
 
+/// Of this step: what is drawn anew in place of lost columns should not be lost in each step.
 uint64_t PowerSgd::seed_of(size_t param) const {
-  const auto drawn = static_cast<uint64_t>(options_.warm_start ? 0 : step_);
-  return mixed_bits(mixed_bits(mixed_bits(options_.seed) ^ param) ^ drawn);
+  const auto step = static_cast<uint64_t>(step_);
+  return mixed_bits(mixed_bits(mixed_bits(options_.seed) ^ param) ^ step);
 }
 
 Result<HookWork> PowerSgd::run(const HookBucket& bucket, int32_t stage) {

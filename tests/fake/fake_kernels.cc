@@ -166,19 +166,6 @@ float product(const float* a, int64_t a_step, const float* b, int64_t b_step, in
   return static_cast<float>(sum);
 }
 
-void orthonormalise_columns(float* columns, int64_t count, int64_t length) {
-  for (int64_t c = 0; c < count; ++c) {
-    float* const own = columns + c * length;
-    for (int64_t b = 0; b < c; ++b) {
-      const float* const before = columns + b * length;
-      const float factor = product(before, 1, own, 1, length);
-      for (int64_t i = 0; i < length; ++i) own[i] -= factor * before[i];
-    }
-    const float norm = std::sqrt(product(own, 1, own, 1, length));
-    for (int64_t i = 0; i < length; ++i) own[i] /= norm + kernels::kLowRankTiny;
-  }
-}
-
 class FakeTensorKernels final : public kernels::TensorKernels {
  public:
   explicit FakeTensorKernels(std::shared_ptr<FakeCuda> runtime) : runtime_(std::move(runtime)) {}
@@ -499,9 +486,8 @@ class FakeTensorKernels final : public kernels::TensorKernels {
 
   Status orthonormalise(std::span<const LowRankMatrix> matrices, kernels::LowRankFactor factor,
                         int32_t rank, cuda::Stream stream) override {
-    const bool is_p = factor == kernels::LowRankFactor::kP;
-    return for_each_matrix(matrices, stream, [rank, is_p](const LowRankMatrix& each) {
-      orthonormalise_columns(is_p ? each.p : each.q, rank, is_p ? each.rows : each.columns);
+    return for_each_matrix(matrices, stream, [rank, factor](const LowRankMatrix& each) {
+      (void)kernels::host_low_rank_kernels()->orthonormalise({&each, 1}, factor, rank, nullptr);
     });
   }
 
@@ -539,7 +525,9 @@ class FakeTensorKernels final : public kernels::TensorKernels {
         for (int64_t j = 0; j < each.columns; ++j) {
           float* const own = each.data + i * each.columns + j;
           const float restored = product(each.p + i, each.rows, each.q + j, each.columns, rank);
-          if (each.error != nullptr) each.error[own - each.data] = *own - restored;
+          if (each.error != nullptr && std::isfinite(*own - restored)) {
+            each.error[own - each.data] = *own - restored;
+          }
           *own = restored;
         }
       }

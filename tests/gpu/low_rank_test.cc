@@ -256,24 +256,43 @@ TEST_CASE("low rank: columns become orthonormal, and span what they did") {
     }
   }
 
-  // Zeros stay zeros; equal columns leave what rounding does.
+  // What depends on the columns before it becomes zero in p, and random numbers in q.
   Product equal(500, 4, 3, false);
   for (int64_t i = 0; i < 500; ++i) {
     equal.p_at(i, 1) = equal.p_at(i, 0);
     equal.p_at(i, 2) = 0;
   }
+  for (int64_t j = 0; j < 4; ++j) {
+    equal.q_at(j, 0) *= 1e-12F;
+    equal.q_at(j, 1) = 0;
+    equal.q_at(j, 2) = j == 1 ? HUGE_VALF : NAN;
+  }
   equal.gpu_p.write(equal.p);
+  equal.gpu_q.write(equal.q);
   const LowRankMatrix matrix = equal.on_gpu();
   must(gpu.kernels->orthonormalise({&matrix, 1}, LowRankFactor::kP, 3, gpu.stream));
+  must(gpu.kernels->orthonormalise({&matrix, 1}, LowRankFactor::kQ, 3, gpu.stream));
   gpu.finish();
   const Numbers found = equal.gpu_p.read();
-  double squares = 0;
-  for (size_t i = 0; i < 500; ++i) {
-    CHECK(std::isfinite(found[500 + i]));
-    squares += std::pow(static_cast<double>(found[500 + i]), 2);
-    CHECK(found[1000 + i] == 0.0F);
-  }
-  CHECK(squares < 1.001);
+  for (size_t i = 500; i < 1500; ++i) CHECK(found[i] == 0.0F);
+  LowRankMatrix on_host = matrix;
+  on_host.q = equal.q.data();
+  must(dt::kernels::host_low_rank_kernels()->orthonormalise({&on_host, 1}, LowRankFactor::kQ, 3,
+                                                            nullptr));
+  check_near(equal.gpu_q.read(), equal.q, 10, "the q of the host");
+
+  // An infinity reaches all of p, and no error.
+  Product lost(30, 4, 1, true);
+  lost.at(3, 1) = HUGE_VALF;
+  lost.gpu_data.write(lost.data);
+  const LowRankMatrix infinite = lost.on_gpu();
+  must(gpu.kernels->find_p({&infinite, 1}, 1, gpu.stream));
+  must(gpu.kernels->orthonormalise({&infinite, 1}, LowRankFactor::kP, 1, gpu.stream));
+  must(gpu.kernels->find_q({&infinite, 1}, 1, gpu.stream));
+  must(gpu.kernels->restore({&infinite, 1}, 1, gpu.stream));
+  gpu.finish();
+  CHECK(lost.gpu_error.read() == lost.error);
+  for (const float x : lost.gpu_data.read()) CHECK(std::isnan(x));
 }
 
 TEST_CASE("low rank: the host's random numbers") {

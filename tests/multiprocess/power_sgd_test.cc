@@ -123,6 +123,74 @@ TEST_CASE("PowerSGD: what steps leave out comes back, results are equal on all r
   }
 }
 
+namespace {
+
+constexpr int kBadStep = 3;
+
+/// Two ranks reduce a matrix of given(), times `scale`, in each step but one. There all elements
+/// are `bad`, or one of rank 1's is if it is not finite. Each rank's error of the mean of what
+/// follows.
+std::vector<double> errors_behind(float bad, float scale, const dt_power_sgd_options& options) {
+  constexpr int kSteps = kBadStep + 41;
+  std::vector<double> errors(2, HUGE_VAL);
+  require_all_ok(run_ranks(2, [&](const Rank& rank) -> dt_status {
+    const dt_param param = {kElements, "matrix", DT_F32, 0};
+    const int64_t rows[] = {kRows};
+    dt_reducer* reducer = nullptr;
+    RANK_TRY(dt_reducer_create(rank.world, &param, 1, nullptr, &reducer));
+    RANK_TRY(dt_reducer_power_sgd(reducer, rows, &options));
+    std::vector<double> sum(kElements);
+    for (int step = 0; step < kSteps; ++step) {
+      std::vector<float> matrix(kElements);
+      for (int64_t i = 0; i < kElements; ++i) {
+        matrix[static_cast<size_t>(i)] = given(rank.rank, i) * scale;
+      }
+      if (step == kBadStep && std::isfinite(bad)) matrix.assign(kElements, bad);
+      if (step == kBadStep && !std::isfinite(bad) && rank.rank == 1) matrix[5] = bad;
+      RANK_TRY(dt_reducer_ready(reducer, 0, matrix.data(), nullptr));
+      RANK_TRY(dt_reducer_finish(reducer, nullptr));
+      if (step == kBadStep && std::isfinite(bad) != std::isfinite(matrix[0])) {
+        return DT_ERR_INTERNAL;
+      }
+      if (step <= kBadStep) continue;
+      RANK_TRY(dt_check_equal(rank.world, matrix.data(), kElements * 4, "matrix", nullptr));
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<double>(matrix[i]);
+    }
+    double squares = 0;
+    double all = 0;
+    for (int64_t i = 0; i < kElements; ++i) {
+      const double right =
+          (static_cast<double>(given(0, i)) + static_cast<double>(given(1, i))) / 2;
+      const double mean = sum[static_cast<size_t>(i)] / (kSteps - 1 - kBadStep);
+      squares += std::pow(mean / static_cast<double>(scale) - right, 2);
+      all += right * right;
+    }
+    errors[static_cast<size_t>(rank.rank)] = std::sqrt(squares / all);
+    dt_reducer_destroy(reducer);
+    return DT_OK;
+  }));
+  return errors;
+}
+
+}  // namespace
+
+TEST_CASE("PowerSGD: zeros, tiny gradients and infinities do not reach into later steps") {
+  dt_power_sgd_options options;
+  dt_power_sgd_options_init(&options);
+  for (const int32_t columns : {1, 4}) {
+    options.rank = columns;
+    for (const auto& each : std::vector<std::pair<float, float>>{
+             {0.0f, 1.0f}, {0.0f, 1e-12f}, {INFINITY, 1.0f}, {NAN, 1e-12f}}) {
+      CAPTURE(columns);
+      CAPTURE(each.first);
+      CAPTURE(each.second);
+      for (const double error : errors_behind(each.first, each.second, options)) {
+        CHECK(error < 0.2);
+      }
+    }
+  }
+}
+
 TEST_CASE("PowerSGD: what 16 bits change in a matrix comes back, other gradients are rounded") {
   dt_power_sgd_options options;
   dt_power_sgd_options_init(&options);

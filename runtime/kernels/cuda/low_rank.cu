@@ -2,6 +2,8 @@
 // Matrices as products of two thin ones. A launch handles many matrices: blockIdx.y says which. The
 // order of each sum follows from the size of the matrix alone, and products are added by fmaf, so
 // that GPUs of different kinds get the same bits, too.
+#include <math_constants.h>
+
 #include "kernels/cuda/blocks.cuh"
 
 namespace dt::kernels {
@@ -37,33 +39,54 @@ __global__ void __launch_bounds__(kThreads) draw_q(const __grid_constant__ Batch
   }
 }
 
-/// One block for a matrix. A pass subtracts the last projection and finds the next one; each thread
-/// has the same elements in all passes, so it reads only what itself wrote.
+/// Of all threads of the block; the same in all of them.
+__device__ float sum_of_block(float sum) {
+  __shared__ float of_block;
+  sum = block_reduce<kTallThreads, Plus>(sum);
+  if (threadIdx.x == 0) of_block = sum;
+  __syncthreads();
+  return of_block;
+}
+
+/// As in kernels/host/low_rank.cc. A pass subtracts the last projection and finds the next one;
+/// each thread has the same elements in all passes, so it reads only what itself wrote.
+__device__ float make_orthogonal(float* columns, int c, int64_t length) {
+  float* const own = columns + c * length;
+  float given = 0;
+  for (int64_t i = threadIdx.x; i < length; i += kTallThreads) given = fmaf(own[i], own[i], given);
+  given = sum_of_block(given);
+  float product = 0;  // with the column before b; of b == c the square of the norm
+  for (int b = 0; b <= c; ++b) {
+    const float* const last = own + (b - 1 - c) * length;
+    const float* const next = columns + b * length;
+    float sum = 0;
+    for (int64_t i = threadIdx.x; i < length; i += kTallThreads) {
+      float x = own[i];
+      if (b > 0) own[i] = x = fmaf(-product, last[i], x);
+      sum = fmaf(b < c ? next[i] : x, x, sum);
+    }
+    product = sum_of_block(sum);
+  }
+  if (!isfinite(product)) return CUDART_NAN_F;
+  return product >= kLowRankLeast && product > kLowRankDependent * given ? 1 / sqrtf(product) : 0;
+}
+
+/// One block for a matrix.
 __global__ void __launch_bounds__(kTallThreads)
     orthonormalise(const __grid_constant__ Batch batch, LowRankFactor factor, int rank) {
   const LowRankMatrix& matrix = batch.matrices[blockIdx.y];
   const bool is_p = factor == LowRankFactor::kP;
   float* const columns = is_p ? matrix.p : matrix.q;
   const int64_t length = is_p ? matrix.rows : matrix.columns;
-  __shared__ float of_block;
   for (int c = 0; c < rank; ++c) {
     float* const own = columns + c * length;
-    float product = 0;  // with the column before b; of b == c the square of the norm
-    for (int b = 0; b <= c; ++b) {
-      const float* const last = own + (b - 1 - c) * length;
-      const float* const next = columns + b * length;
-      float sum = 0;
+    float scale = make_orthogonal(columns, c, length);
+    if (!is_p && !(scale > 0)) {  // in all threads
       for (int64_t i = threadIdx.x; i < length; i += kTallThreads) {
-        float x = own[i];
-        if (b > 0) own[i] = x = fmaf(-product, last[i], x);
-        sum = fmaf(b < c ? next[i] : x, x, sum);
+        own[i] = random_number(matrix.seed, c * length + i);
       }
-      sum = block_reduce<kTallThreads, Plus>(sum);
-      if (threadIdx.x == 0) of_block = sum;
-      __syncthreads();
-      product = of_block;
+      scale = make_orthogonal(columns, c, length);
     }
-    const float scale = 1 / (sqrtf(product) + kLowRankTiny);
     for (int64_t i = threadIdx.x; i < length; i += kTallThreads) own[i] *= scale;
   }
 }
@@ -183,7 +206,10 @@ __global__ void __launch_bounds__(kThreads) restore(const __grid_constant__ Batc
     for (int r = 0; r < kRows; ++r) {
       if (row + r >= matrix.rows) continue;
       const int64_t at = (row + r) * matrix.columns + j;
-      if (matrix.error != nullptr) matrix.error[at] = matrix.data[at] - sums[r];
+      if (matrix.error != nullptr) {
+        const float left = matrix.data[at] - sums[r];
+        if (isfinite(left)) matrix.error[at] = left;
+      }
       matrix.data[at] = sums[r];
     }
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "kernels/host/cast.h"
@@ -38,7 +39,17 @@ class HostLowRankKernels final : public LowRankKernels {
                         cuda::Stream /*stream*/) override {
     for (const LowRankMatrix& each : matrices) {
       const bool is_p = factor == LowRankFactor::kP;
-      orthonormalise_columns(is_p ? each.p : each.q, rank, is_p ? each.rows : each.columns);
+      float* const columns = is_p ? each.p : each.q;
+      const int64_t length = is_p ? each.rows : each.columns;
+      for (int64_t c = 0; c < rank; ++c) {
+        float* const own = columns + c * length;
+        float scale = make_orthogonal(columns, c, length);
+        if (!is_p && !(scale > 0)) {
+          for (int64_t i = 0; i < length; ++i) own[i] = random_number(each.seed, c * length + i);
+          scale = make_orthogonal(columns, c, length);
+        }
+        for (int64_t i = 0; i < length; ++i) own[i] *= scale;
+      }
     }
     return {};
   }
@@ -85,8 +96,10 @@ class HostLowRankKernels final : public LowRankKernels {
         float* const own = each.data + i * m;
         if (each.error != nullptr) {
           float* const error = each.error + i * m;
-          std::copy_n(own, m, error);
-          add_scaled_(-1, row.data(), error, m);
+          for (int64_t j = 0; j < m; ++j) {
+            const float left = own[j] - row[static_cast<size_t>(j)];
+            error[j] = std::fabs(left) <= std::numeric_limits<float>::max() ? left : error[j];
+          }
         }
         std::copy(row.begin(), row.end(), own);
       }
@@ -101,16 +114,18 @@ class HostLowRankKernels final : public LowRankKernels {
   }
 
  private:
-  void orthonormalise_columns(float* columns, int64_t count, int64_t length) const {
-    for (int64_t c = 0; c < count; ++c) {
-      float* const own = columns + c * length;
-      for (int64_t b = 0; b < c; ++b) {
-        const float* const before = columns + b * length;
-        add_scaled_(-dot_(before, own, length), before, own, length);
-      }
-      const float factor = 1 / (std::sqrt(dot_(own, own, length)) + kLowRankTiny);
-      for (int64_t i = 0; i < length; ++i) own[i] *= factor;
+  /// Subtracts from column `c` its projections on those before it. Returns what makes its norm 1: 0
+  /// if nothing is left of it, NaN if its norm is not finite.
+  float make_orthogonal(float* columns, int64_t c, int64_t length) const {
+    float* const own = columns + c * length;
+    const float given = dot_(own, own, length);
+    for (int64_t b = 0; b < c; ++b) {
+      const float* const before = columns + b * length;
+      add_scaled_(-dot_(before, own, length), before, own, length);
     }
+    const float left = dot_(own, own, length);
+    if (!std::isfinite(left)) return std::numeric_limits<float>::quiet_NaN();
+    return left >= kLowRankLeast && left > kLowRankDependent * given ? 1 / std::sqrt(left) : 0;
   }
 
   const DotFunction dot_;

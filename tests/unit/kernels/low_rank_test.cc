@@ -140,3 +140,38 @@ TEST_CASE("low rank: columns become orthonormal, with the same bits in every ins
     CHECK(equal_bits(other.q, waves(33 * 3, 4)));
   }
 }
+
+TEST_CASE("low rank: what is lost of q is drawn anew, the same in every instruction set") {
+  Case first{40, 33, 4};
+  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+    CAPTURE(static_cast<int>(isa));
+    Case lost{40, 33, 4};
+    for (size_t i = 0; i < 33; ++i) {
+      lost.q[i] *= 1e-12f;
+      lost.q[33 + i] = 3 * lost.q[i];
+      lost.q[66 + i] = 0;
+    }
+    lost.q[99 + 7] = INFINITY;
+    for (size_t i = 0; i < 40; ++i) lost.p[40 + i] = -lost.p[i];
+    lost.p[80 + 5] = NAN;
+    LowRankMatrix matrix = lost.matrix();
+    const auto kernels = host_low_rank_kernels(isa);
+    REQUIRE(kernels->orthonormalise({&matrix, 1}, LowRankFactor::kQ, 4, nullptr).ok());
+    for (size_t a = 0; a < 4; ++a) {
+      for (size_t b = 0; b <= a; ++b) {
+        const float product = plain_dot(&lost.q[a * 33], &lost.q[b * 33], 33);
+        CHECK(std::abs(product - (a == b ? 1.0f : 0.0f)) < 1e-5f);
+      }
+    }
+    if (isa == Isa::kPortable) first.q = lost.q;
+    CHECK(equal_bits(lost.q, first.q));
+    REQUIRE(kernels->orthonormalise({&matrix, 1}, LowRankFactor::kP, 4, nullptr).ok());
+    for (size_t i = 0; i < 40; ++i) {
+      CHECK(lost.p[40 + i] == 0);
+      CHECK(std::isnan(lost.p[80 + i]));
+    }
+    REQUIRE(kernels->restore({&matrix, 1}, 4, nullptr).ok());
+    CHECK(std::isnan(lost.data[0]));
+    CHECK(equal_bits(lost.error, waves(40 * 33, 2)));
+  }
+}
