@@ -2051,8 +2051,8 @@ DT_API dt_status dt_reducer_finish(dt_reducer* reducer, dt_stream stream);
 /**
  * Scales the gradients of the last step so that their norm over all parameters is at most
  * `max_norm`: all by max_norm / (norm + 1e-6) where that is less than 1, as PyTorch's
- * clip_grad_norm_ does. Where the norm is not finite nothing is scaled, and the caller may pass
- * over the step. Integers, and parameters that no rank used, do not count.
+ * clip_grad_norm_ does. Where the norm, as an f32, is not finite nothing is scaled: the caller may
+ * pass over the step. Integers, and parameters that no rank used, do not count.
  *
  * Not collective: every rank has the same gradients, adds in the same order and gets the same bits.
  * Gradients given by pointer must still be there. With the reducer of a shard, but for stage 0, it

@@ -16,7 +16,7 @@ using collective::StreamSteps;
 struct DeviceStep::Scratch {
   double largest[3];
   int64_t sum[2];
-  float squares[4];  // of each dtype
+  double squares[4];  // of each dtype
   float norm;
   float factor;
 };

@@ -230,7 +230,7 @@ Status Reducer::clip_norm(double max_norm, double norm_type, cuda::Stream stream
   has_norm_ = true;
   if (norm != nullptr) *norm = norm_;
   const double factor = max_norm / (total + kBesideNorm);
-  if (!std::isfinite(total) || !(factor < 1)) return {};
+  if (!std::isfinite(norm_) || !(factor < 1)) return {};  // as the caller sees it
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Param& param = params_[i];
     if (!counts_in_norm(i)) continue;

@@ -41,7 +41,7 @@ struct Model {
         flat(gpu, static_cast<size_t>(count) * 4),
         flat_half(gpu, static_cast<size_t>(count) * 2),
         other(gpu, static_cast<size_t>(count) * 4),
-        norm(gpu, size_t{4}),
+        norm(gpu, sizeof(double)),
         found_inf(gpu, Bytes(4, 0)),
         sums(gpu, Bytes(5 * 8, 0)) {
     Bytes content(tensor_bytes);
@@ -140,7 +140,7 @@ std::vector<Operation> operations_of(Gpu* gpu, Model* model, const Optimized& si
   const dt::cuda::Stream stream = gpu->stream;
   const int64_t count = model->count;
   const auto& list = *model->prepared;
-  auto* norm = static_cast<float*>(model->norm.at());
+  auto* norm = static_cast<double*>(model->norm.at());
   auto* found_inf = static_cast<int32_t*>(model->found_inf.at());
   auto* largest = static_cast<double*>(model->sums.at());
   auto* sum = static_cast<int64_t*>(model->sums.at(3 * sizeof(double)));
@@ -209,12 +209,11 @@ bool is_right(Gpu* gpu, Model* model) {
     return false;
   }
   must(gpu->kernels->squared_norm(*model->prepared, Dtype::kF32,
-                                  static_cast<float*>(model->norm.at()), nullptr, gpu->stream));
-  float norm = 0;
+                                  static_cast<double*>(model->norm.at()), nullptr, gpu->stream));
+  double norm = 0;
   std::memcpy(&norm, model->norm.read().data(), sizeof norm);
-  if (norm == static_cast<float>(model->squares)) return true;
-  std::fprintf(stderr, "%s: the squared norm is %g, not %g\n", model->name,
-               static_cast<double>(norm), model->squares);
+  if (static_cast<float>(norm) == static_cast<float>(model->squares)) return true;
+  std::fprintf(stderr, "%s: the squared norm is %g, not %g\n", model->name, norm, model->squares);
   return false;
 }
 

@@ -188,7 +188,7 @@ class FakeTensorKernels final : public kernels::TensorKernels {
     });
   }
 
-  Status squared_norm(const TensorList& tensors, Dtype dtype, float* out, int32_t* found_inf,
+  Status squared_norm(const TensorList& tensors, Dtype dtype, double* out, int32_t* found_inf,
                       cuda::Stream stream) override {
     if (!is_floating(dtype)) return refuse(dtype);
     const auto copy = static_cast<const List&>(tensors).tensors;
@@ -204,7 +204,7 @@ class FakeTensorKernels final : public kernels::TensorKernels {
           }
         });
       }
-      *out = static_cast<float>(sum);
+      *out = sum;
       if (!finite && found_inf != nullptr) *found_inf = 1;
     });
   }
@@ -218,11 +218,11 @@ class FakeTensorKernels final : public kernels::TensorKernels {
     });
   }
 
-  Status clip_factor(const float* squares, int32_t count, float max_norm, float tiny, float* norm,
+  Status clip_factor(const double* squares, int32_t count, float max_norm, float tiny, float* norm,
                      float* factor, cuda::Stream stream) override {
     return runtime_->launch(stream, [=] {
       double sum = 0;
-      for (int32_t i = 0; i < count; ++i) sum += static_cast<double>(squares[i]);
+      for (int32_t i = 0; i < count; ++i) sum += squares[i];
       *norm = static_cast<float>(std::sqrt(sum));
       const float wanted = max_norm / (*norm + tiny);
       *factor = std::isfinite(*norm) && wanted < 1 ? wanted : 1;
@@ -472,8 +472,9 @@ class FakeTensorKernels final : public kernels::TensorKernels {
     return runtime_->launch(stream, [=] {
       const double found = norm_of_powers(largest, sum, type);
       const double wanted = max_norm / (found + tiny);
-      if (norm != nullptr) *norm = static_cast<float>(found);
-      *factor = std::isfinite(found) && wanted < 1 ? static_cast<float>(wanted) : 1;
+      const auto reported = static_cast<float>(found);
+      if (norm != nullptr) *norm = reported;
+      *factor = std::isfinite(reported) && wanted < 1 ? static_cast<float>(wanted) : 1;
     });
   }
 

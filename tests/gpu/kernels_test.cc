@@ -141,9 +141,7 @@ void for_all_pairs(Check check) {
   }
 }
 
-float float_of(const DeviceBytes& memory) {
-  return static_cast<float>(element(Dtype::kF32, memory.read(), 0));
-}
+double double_of(const DeviceBytes& memory) { return element(Dtype::kF64, memory.read(), 0); }
 
 int32_t int_of(const DeviceBytes& memory) {
   int32_t value = 0;
@@ -224,7 +222,7 @@ TEST_CASE("scale: by a number of the host, of the device, and both") {
 }
 
 TEST_CASE("norm: exact where f32 is, and found_inf is left alone by finite elements") {
-  const DeviceBytes out(&gpu(), size_t{4});
+  const DeviceBytes out(&gpu(), size_t{8});
   DeviceBytes found(&gpu(), bytes_of(7));
   for (const auto& counts : count_lists()) {
     for (const Layout& layout : kLayouts) {
@@ -248,13 +246,33 @@ TEST_CASE("norm: exact where f32 is, and found_inf is left alone by finite eleme
           }
         }
         each.tensors->write(each.tensor_bytes);
-        must(gpu().kernels->squared_norm(*each.prepared, dtype, static_cast<float*>(out.at()),
+        must(gpu().kernels->squared_norm(*each.prepared, dtype, static_cast<double*>(out.at()),
                                          static_cast<int32_t*>(found.at()), gpu().stream));
-        CHECK(static_cast<double>(float_of(out)) == expected);
+        CHECK(double_of(out) == expected);
         CHECK(int_of(found) == 7);
       }
     }
   }
+}
+
+TEST_CASE("norm: of finite elements it is finite, and clips, where f32 cannot hold their squares") {
+  const float elements[] = {2e19F, 3, 4};
+  Bytes content(sizeof elements);
+  std::memcpy(content.data(), elements, sizeof elements);
+  const DeviceBytes data(&gpu(), content);
+  const DeviceBytes out(&gpu(), size_t{8});
+  const DeviceBytes found(&gpu(), size_t{8});
+  const dt::kernels::Tensor tensor[] = {{data.at(), 3, 0}};
+  const auto list = must(gpu().kernels->prepare(tensor));
+  auto* const squares = static_cast<double*>(out.at());
+  auto* const norm = static_cast<float*>(found.at());
+  must(gpu().kernels->squared_norm(*list, Dtype::kF32, squares, nullptr, gpu().stream));
+  must(gpu().kernels->clip_factor(squares, 1, 1, 1e-6F, norm, norm + 1, gpu().stream));
+  CHECK(double_of(out) == static_cast<double>(2e19F) * static_cast<double>(2e19F));
+  float values[2];
+  std::memcpy(values, found.read().data(), sizeof values);
+  CHECK(values[0] == 2e19F);
+  CHECK(values[1] == 1 / 2e19F);
 }
 
 TEST_CASE("norm: near the plain sum, and the same bits every time") {
@@ -271,16 +289,16 @@ TEST_CASE("norm: near the plain sum, and the same bits every time") {
       }
     }
     each.tensors->write(each.tensor_bytes);
-    const DeviceBytes out(&gpu(), size_t{4});
-    float first = 0;
+    const DeviceBytes out(&gpu(), size_t{8});
+    double first = 0;
     for (int repeat = 0; repeat < 20; ++repeat) {
-      must(gpu().kernels->squared_norm(*each.prepared, dtype, static_cast<float*>(out.at()),
+      must(gpu().kernels->squared_norm(*each.prepared, dtype, static_cast<double*>(out.at()),
                                        nullptr, gpu().stream));
-      const float norm = float_of(out);
+      const double norm = double_of(out);
       if (repeat == 0) first = norm;
       CHECK(norm == first);
     }
-    CHECK(static_cast<double>(first) == doctest::Approx(expected).epsilon(1e-5));
+    CHECK(first == doctest::Approx(expected).epsilon(1e-5));
   }
 }
 
@@ -293,17 +311,17 @@ TEST_CASE("norm: the same bits wherever the tensor begins") {
       encode(dtype, rounded(dtype, static_cast<double>(random.next() % 4096) / 4096),
              &values[static_cast<size_t>(i * dtype_bytes(dtype))]);
     }
-    const DeviceBytes out(&gpu(), size_t{4});
-    float first = 0;
+    const DeviceBytes out(&gpu(), size_t{8});
+    double first = 0;
     for (int64_t behind = 0; behind < 9; ++behind) {
       Bytes content(static_cast<size_t>(behind * dtype_bytes(dtype)));
       content.insert(content.end(), values.begin(), values.end());
       const DeviceBytes memory(&gpu(), content);
       const dt::kernels::Tensor tensor[] = {{memory.at(behind * dtype_bytes(dtype)), kCount, 0}};
       const auto list = must(gpu().kernels->prepare(tensor));
-      must(gpu().kernels->squared_norm(*list, dtype, static_cast<float*>(out.at()), nullptr,
+      must(gpu().kernels->squared_norm(*list, dtype, static_cast<double*>(out.at()), nullptr,
                                        gpu().stream));
-      const float norm = float_of(out);
+      const double norm = double_of(out);
       if (behind == 0) first = norm;
       CAPTURE(behind);
       CHECK(norm == first);
@@ -324,11 +342,11 @@ TEST_CASE("norm: one infinity or NaN anywhere is found") {
               &each.tensor_bytes[static_cast<size_t>((each.begins[0] + i) * dtype_bytes(dtype))]);
         }
         each.tensors->write(each.tensor_bytes);
-        const DeviceBytes out(&gpu(), size_t{4});
+        const DeviceBytes out(&gpu(), size_t{8});
         DeviceBytes found(&gpu(), bytes_of(0));
-        must(gpu().kernels->squared_norm(*each.prepared, dtype, static_cast<float*>(out.at()),
+        must(gpu().kernels->squared_norm(*each.prepared, dtype, static_cast<double*>(out.at()),
                                          static_cast<int32_t*>(found.at()), gpu().stream));
-        CHECK_FALSE(std::isfinite(float_of(out)));
+        CHECK_FALSE(std::isfinite(double_of(out)));
         CHECK(int_of(found) == 1);
       }
     }
@@ -338,10 +356,10 @@ TEST_CASE("norm: one infinity or NaN anywhere is found") {
 TEST_CASE("an empty list has the norm 0, and nothing else happens") {
   const auto empty = must(gpu().kernels->prepare({}));
   CHECK(empty->size() == 0);
-  const DeviceBytes out(&gpu(), Bytes(4, 0xff));
-  must(gpu().kernels->squared_norm(*empty, Dtype::kF32, static_cast<float*>(out.at()), nullptr,
+  const DeviceBytes out(&gpu(), Bytes(8, 0xff));
+  must(gpu().kernels->squared_norm(*empty, Dtype::kF32, static_cast<double*>(out.at()), nullptr,
                                    gpu().stream));
-  CHECK(float_of(out) == 0.0F);
+  CHECK(double_of(out) == 0);
   must(gpu().kernels->gather(*empty, Dtype::kF32, nullptr, Dtype::kF16, 1, gpu().stream));
   must(gpu().kernels->scale(*empty, Dtype::kF32, 2, nullptr, gpu().stream));
 }

@@ -17,7 +17,7 @@ struct DeviceChunks {
   const TensorRecord* tensors = nullptr;
   const int32_t* tensor_of_chunk = nullptr;
   int64_t chunks = 0;
-  float* partial_sums = nullptr;  ///< one for each chunk: scratch of the norm
+  double* partial_sums = nullptr;  ///< one for each chunk: scratch of the norm
 };
 
 /// An UpdatePlan in the device's memory.
@@ -73,9 +73,9 @@ cudaError_t launch_scatter(const Launch& launch, Dtype to, const void* flat, Dty
 cudaError_t launch_cast(const Launch& launch, const void* from, Dtype from_dtype, void* to,
                         Dtype to_dtype, int64_t count);
 /// Also of an empty list.
-cudaError_t launch_squared_norm(const Launch& launch, Dtype dtype, float* out, int32_t* found_inf);
+cudaError_t launch_squared_norm(const Launch& launch, Dtype dtype, double* out, int32_t* found_inf);
 cudaError_t launch_scale(const Launch& launch, Dtype dtype, float scale, const float* device_scale);
-cudaError_t launch_clip_factor(const Launch& launch, const float* squares, int32_t count,
+cudaError_t launch_clip_factor(const Launch& launch, const double* squares, int32_t count,
                                float max_norm, float tiny, float* norm, float* factor);
 cudaError_t launch_multiply(const Launch& launch, void* data, Dtype dtype, int64_t count,
                             double factor);

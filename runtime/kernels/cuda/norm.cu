@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sum of squares in two steps: each block sums chunks, one block sums those sums. Neither order
-// depends on the size of the grid or on timing.
+// The sum of squares, in f64, in two steps: each block sums chunks, one block sums those sums.
+// Neither order depends on the size of the grid or on timing.
 #include "kernels/cuda/blocks.cuh"
 
 namespace dt::kernels {
@@ -12,34 +12,32 @@ template <class T>
 __global__ void __launch_bounds__(kThreads) sum_chunks(DeviceChunks list, int32_t* found_inf) {
   for (int64_t index = blockIdx.x; index < list.chunks; index += gridDim.x) {
     const Chunk chunk = chunk_at(list, index);
-    float sum = 0;
+    double sum = 0;
     bool finite = true;
     for_each(static_cast<const T*>(chunk.data) + chunk.begin, chunk.count, [&](T element) {
       const auto value = cast<Accumulator<T>>(element);
       finite = finite && isfinite(value);
-      const auto single = static_cast<float>(value);
-      sum = fmaf(single, single, sum);
+      const auto wide = static_cast<double>(value);
+      sum = fma(wide, wide, sum);
     });
-    const float of_block = block_reduce<kThreads, Plus>(sum);
+    const double of_block = block_reduce<kThreads, Plus>(sum);
     if (threadIdx.x == 0) list.partial_sums[index] = of_block;
     if (found_inf != nullptr && !finite) *found_inf = 1;  // each writes the same
   }
 }
 
 __global__ void __launch_bounds__(kFinalThreads)
-    sum_partial_sums(const float* partial_sums, int64_t count, float* out) {
+    sum_partial_sums(const double* partial_sums, int64_t count, double* out) {
   double sum = 0;
-  for (int64_t i = threadIdx.x; i < count; i += kFinalThreads) {
-    sum += static_cast<double>(partial_sums[i]);
-  }
+  for (int64_t i = threadIdx.x; i < count; i += kFinalThreads) sum += partial_sums[i];
   const double total = block_reduce<kFinalThreads, Plus>(sum);
-  if (threadIdx.x == 0) *out = static_cast<float>(total);
+  if (threadIdx.x == 0) *out = total;
 }
 
-__global__ void clip_factor(const float* squares, int32_t count, float max_norm, float tiny,
+__global__ void clip_factor(const double* squares, int32_t count, float max_norm, float tiny,
                             float* norm, float* factor) {
   double sum = 0;
-  for (int32_t i = 0; i < count; ++i) sum += static_cast<double>(squares[i]);
+  for (int32_t i = 0; i < count; ++i) sum += squares[i];
   const auto root = static_cast<float>(sqrt(sum));
   const float wanted = max_norm / (root + tiny);
   *norm = root;
@@ -55,7 +53,8 @@ cudaError_t load_norm() {
   return with_each_float_type([&]<class T>() { return load(sum_chunks<T>); });
 }
 
-cudaError_t launch_squared_norm(const Launch& launch, Dtype dtype, float* out, int32_t* found_inf) {
+cudaError_t launch_squared_norm(const Launch& launch, Dtype dtype, double* out,
+                                int32_t* found_inf) {
   const DeviceChunks& list = launch.list;
   if (list.chunks > 0) {
     const cudaError_t error = with_float_type(dtype, [&]<class T>() {
@@ -70,7 +69,7 @@ cudaError_t launch_squared_norm(const Launch& launch, Dtype dtype, float* out, i
   return cudaGetLastError();
 }
 
-cudaError_t launch_clip_factor(const Launch& launch, const float* squares, int32_t count,
+cudaError_t launch_clip_factor(const Launch& launch, const double* squares, int32_t count,
                                float max_norm, float tiny, float* norm, float* factor) {
   clip_factor<<<1, 1, 0, launch.stream>>>(squares, count, max_norm, tiny, norm, factor);
   return cudaGetLastError();

@@ -127,8 +127,9 @@ __global__ void clip_factor_of_powers(const double* largest, const int64_t* sum,
                                       double max_norm, double tiny, float* norm, float* factor) {
   const double found = norm_of(largest, sum, type);
   const double wanted = __ddiv_rn(max_norm, __dadd_rn(found, tiny));
-  if (norm != nullptr) *norm = static_cast<float>(found);
-  *factor = isfinite(found) && wanted < 1 ? static_cast<float>(wanted) : 1.0F;
+  const auto reported = static_cast<float>(found);
+  if (norm != nullptr) *norm = reported;
+  *factor = isfinite(reported) && wanted < 1 ? static_cast<float>(wanted) : 1.0F;
 }
 
 }  // namespace

@@ -32,9 +32,11 @@ Result<DeviceRecords> DeviceRecords::upload(std::shared_ptr<cuda::Runtime> runti
                                             std::span<const std::byte> records,
                                             std::span<const int32_t> tensor_of_chunk,
                                             size_t scratch_bytes) {
-  const size_t total = records.size() + tensor_of_chunk.size_bytes() + scratch_bytes;
+  // Scratch memory begins at a multiple of 8 bytes, as the records do.
+  const size_t index_bytes = (tensor_of_chunk.size_bytes() + 7) / 8 * 8;
+  const size_t total = records.size() + index_bytes + scratch_bytes;
   DT_TRY_VALUE(void* memory, runtime->allocate(static_cast<int64_t>(total)));
-  DeviceRecords made(runtime, memory, records.size(), tensor_of_chunk.size_bytes());
+  DeviceRecords made(runtime, memory, records.size(), index_bytes);
   if (memory == nullptr) return made;
   DT_TRY_VALUE(const cuda::Stream stream, runtime->create_stream(cuda::StreamPriority::kNormal));
   const int32_t device = runtime->device().index;

@@ -97,10 +97,10 @@ class CudaTensorKernels : public TensorKernels {
     const size_t chunks = plan.tensor_of_chunk.size();
     DT_TRY_VALUE(DeviceRecords records,
                  DeviceRecords::upload(runtime_, std::as_bytes(std::span(plan.tensors)),
-                                       plan.tensor_of_chunk, chunks * sizeof(float)));
+                                       plan.tensor_of_chunk, chunks * sizeof(double)));
     const DeviceChunks on_device{static_cast<const TensorRecord*>(records.records()),
                                  records.tensor_of_chunk(), static_cast<int64_t>(chunks),
-                                 static_cast<float*>(records.scratch())};
+                                 static_cast<double*>(records.scratch())};
     const auto list =
         std::make_shared<DeviceList>(std::move(records), static_cast<int64_t>(tensors.size()));
     list->chunks = on_device;
@@ -138,7 +138,7 @@ class CudaTensorKernels : public TensorKernels {
                   [&](const Launch& on) { return launch_scatter(on, to, flat, from, scale); });
   }
 
-  Status squared_norm(const TensorList& tensors, Dtype dtype, float* out, int32_t* found_inf,
+  Status squared_norm(const TensorList& tensors, Dtype dtype, double* out, int32_t* found_inf,
                       cuda::Stream stream) override {
     DT_TRY(check_tensors("squared_norm", tensors, dtype));
     const cuda::DeviceScope scope(device());
@@ -154,7 +154,7 @@ class CudaTensorKernels : public TensorKernels {
                   [&](const Launch& on) { return launch_scale(on, dtype, scale, device_scale); });
   }
 
-  Status clip_factor(const float* squares, int32_t count, float max_norm, float tiny, float* norm,
+  Status clip_factor(const double* squares, int32_t count, float max_norm, float tiny, float* norm,
                      float* factor, cuda::Stream stream) override {
     const cuda::DeviceScope scope(device());
     DT_TRY(scope.status());

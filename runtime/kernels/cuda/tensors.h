@@ -97,19 +97,20 @@ class TensorKernels : public LowRankKernels, public BatchKernels {
   /// The way back: tensor[i] = cast(flat[offset + i] * scale).
   virtual Status scatter(const TensorList& tensors, Dtype to, const void* flat, Dtype from,
                          float scale, cuda::Stream stream) = 0;
-  /// *out (f32, on the device) = sum over all tensors of the squares: f32 within 4096 elements of a
-  /// tensor, f64 over those; in a fixed order, so the same bits for the same list. `*found_inf`
+  /// *out (f64, on the device) = sum over all tensors of the squares, in f64, which holds that of
+  /// each f32; in a fixed order, so the same bits for the same list. `*found_inf`
   /// (i32, on the device) becomes 1 where an element is not finite and is left alone elsewhere; may
   /// be null.
-  virtual Status squared_norm(const TensorList& tensors, Dtype dtype, float* out,
+  virtual Status squared_norm(const TensorList& tensors, Dtype dtype, double* out,
                               int32_t* found_inf, cuda::Stream stream) = 0;
   /// tensor[i] *= scale, and the same times *device_scale (f32, on the device) where not null; the
   /// two are multiplied first.
   virtual Status scale(const TensorList& tensors, Dtype dtype, float scale,
                        const float* device_scale, cuda::Stream stream) = 0;
   /// *norm = the root of the sum of `count` squares, *factor = max_norm / (*norm + tiny) where that
-  /// is less than 1 and the norm is finite, else 1. All f32, on the device.
-  virtual Status clip_factor(const float* squares, int32_t count, float max_norm, float tiny,
+  /// is less than 1 and the norm is finite, else 1. The squares are f64, the rest f32, on the
+  /// device.
+  virtual Status clip_factor(const double* squares, int32_t count, float max_norm, float tiny,
                              float* norm, float* factor, cuda::Stream stream) = 0;
   /// data[i] *= factor of one flat buffer of floating-point numbers.
   virtual Status multiply(void* data, Dtype dtype, int64_t count, double factor,

@@ -81,11 +81,11 @@ TEST_CASE("the norm is of all tensors, and says what is not finite") {
   std::vector<double> data = {3, 4};
   const Tensor tensors[] = {{data.data(), 1, 0}, {data.data() + 1, 1, 1}};
   const auto list = kernels->prepare(tensors);
-  float norm = 0;
+  double norm = 0;
   int32_t found_inf = 0;
   REQUIRE(kernels->squared_norm(*list.value(), Dtype::kF64, &norm, &found_inf, nullptr).ok());
   REQUIRE(cuda->finish(nullptr));
-  CHECK(norm == 25.0f);
+  CHECK(norm == 25);
   CHECK(found_inf == 0);
   data[1] = INFINITY;
   REQUIRE(kernels->squared_norm(*list.value(), Dtype::kF64, &norm, &found_inf, nullptr).ok());

@@ -230,6 +230,49 @@ TEST_CASE("reducer on GPUs: a norm that is not finite scales nothing") {
   });
 }
 
+TEST_CASE(
+    "reducer on GPUs: a norm whose square f32 cannot hold clips, one it cannot hold does not") {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kF64}) {
+    CAPTURE(dtype_name(dtype));
+    run_on_gpus({"nccl", 1}, [dtype](GpuRank& rank) {
+      auto made = training::Reducer::create(rank.comm, params_of({{dtype, 3}}), small_buckets());
+      rank.expect_ok(made.status(), "create");
+      if (!made.ok()) return;
+      training::Reducer& reducer = *made.value();
+      struct Buffers {
+        double doubles[3] = {};
+        float floats[3] = {};
+        float norm = 0;
+      };
+      const auto own = std::make_shared<Buffers>();
+      rank.memory->push_back(own);
+      const cuda::Stream stream = rank.new_stream();
+      for (const double type : {2.0, 3.0}) {
+        for (const double largest : {2e19, 1e60}) {
+          if (largest > 1e38 && dtype == Dtype::kF32) continue;
+          for (size_t i = 0; i < 3; ++i) {
+            own->doubles[i] = i == 0 ? largest : static_cast<double>(i + 2);
+            own->floats[i] = static_cast<float>(own->doubles[i]);
+          }
+          void* const grad = dtype == Dtype::kF32 ? static_cast<void*>(own->floats) : own->doubles;
+          rank.expect_ok(reducer.ready(0, grad, stream), "ready");
+          rank.expect_ok(reducer.finish(stream), "finish");
+          rank.expect_ok(reducer.clip_norm(1, type, stream, &own->norm), "clip");
+          rank.expect(rank.cuda->finish(stream), "the stream ends");
+          const double clipped =
+              dtype == Dtype::kF32 ? static_cast<double>(own->floats[0]) : own->doubles[0];
+          const bool holds = largest < 1e38;
+          rank.expect(std::isfinite(own->norm) == holds, format("norm %g of %g", type, largest));
+          rank.expect(holds ? std::fabs(clipped - 1) < 1e-6 : clipped == largest,
+                      format("norm %g: %g became %g", type, largest, clipped));
+        }
+      }
+      rank.meet();
+      made.value() = nullptr;
+    });
+  }
+}
+
 TEST_CASE("reducer on GPUs: other norms than 2") {
   run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
     auto made =
