@@ -2028,7 +2028,9 @@ DT_API dt_status dt_reducer_watch(dt_reducer* reducer, int32_t index, const void
  *
  * Collective. On GPUs it makes `stream` wait instead: it returns when the operations are enqueued,
  * while the GPU may be far behind. (Staged through the host, enqueueing is most of the work.) The
- * first call may re-plan, and then waits for the GPU, under the deadline of operations.
+ * first call may re-plan, and then waits for the GPU, under the deadline of operations. So do those
+ * between which tune_steps takes the time. Where a rank has no memory for a new plan all keep the
+ * old one, and the log says so.
  * @param reducer the handle.
  * @param stream  CUDA stream that will use the gradients; ignored on a host communicator. Other
  *                streams are to be ordered behind it.
@@ -2086,7 +2088,8 @@ DT_API dt_status dt_reducer_clip_norm(dt_reducer* reducer, double max_norm, doub
  * of the caller that uses the old memory must be done: synchronise its streams before.
  * @param reducer     the handle.
  * @param out_changed 1: pointers of dt_reducer_grad() must be read again. May be NULL.
- * @return DT_OK; DT_ERR_INVALID_STATE inside a step; any communicator error.
+ * @return DT_OK; DT_ERR_INVALID_STATE inside a step; DT_ERR_OUT_OF_MEMORY on all ranks, which keep
+ *         the old plan; any communicator error.
  * @thread one at a time
  * @since ABI 0
  */

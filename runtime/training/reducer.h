@@ -211,7 +211,7 @@ class Reducer {
   size_t bucket_count() const { return buckets_.size(); }
   /// Where the plan in use puts parameters.
   const ShardBucket& layout(size_t bucket) const { return *buckets_[bucket]; }
-  /// Collective: no rank goes on where one has no memory.
+  /// Collective: all ranks go on, or none does. OUT_OF_MEMORY comes on all of them or on none.
   Status agree_on_memory(const Status& mine);
   Statistics statistics();
   /// The shard counts what it allocates here as well.
@@ -436,12 +436,18 @@ class Reducer {
   bool idle();
   /// Not idle, on host memory: until nothing uses the caller's gradients any more.
   void leave_places();
+  /// Whether a new plan was refused for want of memory on all ranks, which go on with the old one.
+  bool keeps_plan(const Status& refused) const;
   Status rebuild_after_first_step();
   void make_tuner();
   /// At the end of a step. Collective, where the steps with a cap have ended.
   Status tune();
-  /// Collective: the plan by that order, and where a cap has its result by the next one.
+  /// Until the GPU has passed what the last step enqueued.
+  Status await_last_step() const;
+  /// Collective: the plan by that order, and where a cap has its result by the next one. After an
+  /// error the plan in use is the old one.
   Result<bool> plan_anew(const std::vector<int32_t>& order);
+  Result<bool> plan_with_cap(const std::vector<int32_t>& order);
   bool can_move() const {
     return !options_.places.empty() || !memory_stays_.load(std::memory_order_relaxed);
   }

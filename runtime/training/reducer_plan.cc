@@ -149,24 +149,24 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
     total += options_.pooled() ? own_bytes(*bucket) : bucket->bytes;
     buckets.push_back(std::move(bucket));
   }
-  const auto allocated = comm_->backend().allocate(std::max<int64_t>(total, 1));
+  // In 8 bits all of it travels, also what lies between gradients: zeros in new memory of a GPU.
+  const bool must_be_new = options_.wire_8bit && device_ != nullptr;
+  const bool fits = memory_ != nullptr && total <= memory_bytes_ && !must_be_new;
+  const Result<void*> allocated =
+      fits ? Result<void*>(memory_) : comm_->backend().allocate(std::max<int64_t>(total, 1));
   Status mine = allocated.status();
-  if (mine.ok() && device_ != nullptr && last_work_ != nullptr) {  // the GPU may be behind
-    last_backend().wait(*last_work_, Wait());
-    mine = last_work_->status();
-  }
-  if (mine.ok() && device_ != nullptr &&
-      !device_->await_streams(Deadline::after_ms(kHookLimitMs))) {
-    mine = Status(Code::kTimeout, "what the last step enqueued has not passed on the GPU");
-  }
+  if (mine.ok()) mine = await_last_step();
   if (mine.ok() && device_ != nullptr) mine = device_->reserve(buckets.size());
   if (const Status agreed = agree_on_memory(mine); !agreed.ok()) {
-    if (allocated.ok()) (void)comm_->backend().release(allocated.value());
+    if (allocated.ok() && !fits) (void)comm_->backend().release(allocated.value());
     return agreed;
   }
   void* const memory = allocated.value();
 
-  (void)comm_->backend().release(memory_);  // nothing is under way
+  if (!fits) {
+    (void)comm_->backend().release(memory_);  // nothing is under way
+    count_memory(total - std::exchange(memory_bytes_, total));
+  }
   if (device_ != nullptr) device_->forget();
   last_work_ = nullptr;
   memory_ = memory;
@@ -175,13 +175,22 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     lay_out(static_cast<int32_t>(b), static_cast<char*>(memory) + starts[b]);
   }
-  count_memory(total - std::exchange(memory_bytes_, total));
   statistics_.with([&](Statistics& s) {
     s.bucket_count = static_cast<int32_t>(buckets_.size());
     s.bucket_cap_bytes = cap_bytes_;
   });
   end_step();
   return {};
+}
+
+Status Reducer::await_last_step() const {
+  if (device_ == nullptr) return {};
+  if (last_work_ != nullptr) {
+    last_backend().wait(*last_work_, Wait());
+    DT_TRY(last_work_->status());
+  }
+  if (device_->await_streams(Deadline::after_ms(kHookLimitMs))) return {};
+  return Status(Code::kTimeout, "what the last step enqueued has not passed on the GPU");
 }
 
 /// `memory`: of the bucket, or pooled of what this rank keeps of it.
@@ -223,16 +232,37 @@ Result<bool> Reducer::all_say(bool mine, const char* question) {
   return least != 0;
 }
 
-/// All ranks take a new plan, or none does: else gradients of different parameters would meet.
+/// All ranks take a new plan, or none does: else gradients of different parameters would meet. The
+/// largest code of an error is that of all ranks.
 Status Reducer::agree_on_memory(const Status& mine) {
-  const Result<bool> enough = all_say(mine.ok(), "bucket memory?");
-  if (!mine.ok()) return mine;
-  DT_TRY(enough.status());
-  if (enough.value()) return {};
-  return Status(Code::kOutOfMemory, format("reducer on comm \"%s\": another rank has no memory for "
-                                           "its buckets or for what they travel in; its own "
-                                           "message says how much it asked for",
-                                           comm_->name().c_str()));
+  const Result<int64_t> largest =
+      agree(static_cast<int64_t>(mine.code()), ReduceOp::kMax, "bucket memory?");
+  if (!mine.ok() && !largest.ok()) return mine;
+  DT_TRY(largest.status());
+  const auto worst = static_cast<Code>(largest.value());
+  if (mine.code() == worst) return mine;
+  if (worst == Code::kOutOfMemory) {
+    return Status(worst,
+                  format("reducer on comm \"%s\": another rank has no memory for its buckets "
+                         "or for what they travel in; its own message says how much it asked "
+                         "for",
+                         comm_->name().c_str()));
+  }
+  return Status(worst,
+                format("reducer on comm \"%s\": another rank could not make its buckets; its "
+                       "own message says why",
+                       comm_->name().c_str()));
+}
+
+bool Reducer::keeps_plan(const Status& refused) const {
+  if (refused.code() != Code::kOutOfMemory || !comm_->broken().ok()) return false;
+  if (options_.logger != nullptr) {
+    options_.logger->log(LogLevel::kWarning,
+                         "reducer on comm \"%s\": it goes on with the buckets that it has, because "
+                         "there is no memory for others: %s",
+                         comm_->name().c_str(), refused.message().c_str());
+  }
+  return true;
 }
 
 Status Reducer::rebuild_after_first_step() {
@@ -244,7 +274,8 @@ Status Reducer::rebuild_after_first_step() {
   // Memory that was handed out never moves; if any rank handed some out, no rank rebuilds.
   DT_TRY_VALUE(const bool may_move, all_say(can_move(), "rebuild?"));
   if (!may_move) return {};
-  return rebuild().status();
+  const Status rebuilt = rebuild().status();
+  return keeps_plan(rebuilt) ? Status() : rebuilt;
 }
 
 Result<std::vector<int32_t>> Reducer::agree_on_order() {
@@ -277,12 +308,24 @@ Result<bool> Reducer::rebuild() {
 /// The order is the same on all ranks, and so are the caps and the plan that was in force: all
 /// ranks find the same answer.
 Result<bool> Reducer::plan_anew(const std::vector<int32_t>& order) {
-  if (tuner_ && tuner_->has_result()) {
+  const int64_t cap_in_use = cap_bytes_;
+  const bool next_cap = tuner_ && tuner_->has_result();
+  if (next_cap) {
     DT_TRY_VALUE(const int64_t slowest_ns,
                  agree(tuner_->result_ns(), ReduceOp::kMax, "time of steps"));
     cap_bytes_ = tuner_->next_cap(slowest_ns);
-    if (!tuner_->tuning()) statistics_.with([](Statistics& s) { s.tuned = true; });
   }
+  Result<bool> changed = plan_with_cap(order);
+  while (next_cap && tuner_->tuning() && !changed.ok() && keeps_plan(changed.status())) {
+    cap_bytes_ = tuner_->next_cap(INT64_MAX);  // slower than all that there is memory for
+    changed = plan_with_cap(order);
+  }
+  if (!changed.ok()) cap_bytes_ = cap_in_use;
+  if (next_cap && !tuner_->tuning()) statistics_.with([](Statistics& s) { s.tuned = true; });
+  return changed;
+}
+
+Result<bool> Reducer::plan_with_cap(const std::vector<int32_t>& order) {
   const std::vector<ShardBucket> planned = plan(order, cap_bytes_);
   const bool changed = !std::equal(
       planned.begin(), planned.end(), buckets_.begin(), buckets_.end(),
@@ -312,14 +355,15 @@ void Reducer::make_tuner() {
 /// On a GPU the time of a step's end is when its buckets are reduced there.
 Status Reducer::tune() {
   if (!tuner_ || !tuner_->tuning() || tuner_->has_result()) return {};
-  if (device_ != nullptr && tuner_->wants_time() && last_work_ != nullptr) {
-    (void)last_backend().wait(*last_work_, Wait{Deadline::after_ms(kLastStepMs)});
+  if (device_ != nullptr && tuner_->wants_time()) {
+    if (const Status passed = await_last_step(); !passed.ok()) return fail_everywhere(passed);
   }
   tuner_->end_step(monotonic_ns());
   if (!tuner_->has_result()) return {};
   DT_TRY_VALUE(const bool may_move, all_say(can_move(), "other buckets?"));
   if (!may_move) return {};  // rebuild() goes on
-  return plan_anew(order_).status();
+  const Status planned = plan_anew(order_).status();
+  return keeps_plan(planned) ? Status() : planned;
 }
 
 }  // namespace dt::training

@@ -168,7 +168,9 @@ FakeCuda::Queue* FakeCuda::queue_of(cuda::Stream stream) {
 }
 
 Status FakeCuda::error(const char* call, const char* reason) const {
-  return Status(Code::kCuda, format("%s on device %d: %s", call, device_.index, reason));
+  const bool allocates = strcmp(call, "cudaMalloc") == 0 || strcmp(call, "cudaHostAlloc") == 0;
+  return Status(allocates ? Code::kOutOfMemory : Code::kCuda,
+                format("%s on device %d: %s", call, device_.index, reason));
 }
 
 Status FakeCuda::check(const char* call) {

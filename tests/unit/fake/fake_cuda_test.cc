@@ -183,7 +183,7 @@ TEST_CASE("failures come when ordered") {
   const auto first = cuda.allocate(1);
   CHECK(first.ok());
   const auto failed = cuda.allocate(1);
-  CHECK(failed.status().code() == Code::kCuda);
+  CHECK(failed.status().code() == Code::kOutOfMemory);
   CHECK(failed.status().message() == "cudaMalloc on device 2: a failure that the test ordered");
   CHECK_FALSE(cuda.allocate(1).ok());
   const auto last = cuda.allocate(1);

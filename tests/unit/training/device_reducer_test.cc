@@ -267,6 +267,84 @@ TEST_CASE("reducer on GPUs: the size of buckets is tuned") {
   }
 }
 
+TEST_CASE("reducer on GPUs: the times that sizes are chosen by are those of a hook's steps, too") {
+  run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
+    training::Reducer::Options options = small_buckets(true, false);
+    options.tune_steps = 3;
+    Trainer trainer(&rank, floats(4), options);
+    const cuda::Stream stream = rank.new_stream();
+    const auto passed = std::make_shared<std::atomic<int>>(0);
+    int enqueued = 0;
+    const auto hook = [&](const training::HookBucket& bucket,
+                          int32_t) -> Result<training::HookWork> {
+      ++enqueued;
+      DT_TRY(rank.cuda->launch(bucket.stream, [passed] {
+        for (int i = 0; i < 20'000; ++i) sched_yield();  // slower than the host
+        ++*passed;
+      }));
+      return training::HookWork{};
+    };
+    rank.expect_ok(trainer.reducer().set_hook(hook), "set_hook");
+    for (int64_t step = 0; step < options.tune_steps; ++step) {
+      rank.expect_ok(trainer.backward(step, {stream}), "backward");
+      rank.expect_ok(trainer.reducer().finish(stream), "finish");
+      rank.expect(step == 0 || *passed == enqueued, "the GPU has ended the step");
+    }
+    rank.expect(rank.cuda->finish(stream), "the stream ends");
+    rank.meet();
+    trainer.drop_reducer();
+  });
+}
+
+TEST_CASE("reducer on GPUs: other buckets take the memory of the last ones, or more if there is") {
+  run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
+    training::Reducer::Options options = small_buckets();
+    options.bucket_cap_bytes = 7000;  // 4 parameters
+    options.first_bucket_bytes = 1000;
+    options.wire = Dtype::kBf16;  // of which one alone takes more memory than in a row
+    options.tune_steps = 3;
+    Trainer trainer(
+        &rank, params_of(std::vector<std::pair<Dtype, int64_t>>(16, {Dtype::kF32, 448})), options);
+    const cuda::Stream stream = rank.new_stream();
+    rank.expect_ok(trainer.backward(0, {stream}), "backward");
+    const auto allocations = rank.cuda->counters().allocations;
+    rank.expect_ok(trainer.reducer().finish(stream), "finish");
+    rank.expect(trainer.reducer().statistics().rebuilt, "by the order of arrival");
+    rank.expect(rank.cuda->counters().allocations == allocations, "in the same memory");
+    rank.expect(rank.cuda->finish(stream), "the stream ends");
+    trainer.step(1, {stream});
+    rank.expect(trainer.reducer().statistics().bucket_count == 5, "4 parameters in a bucket");
+    rank.expect_ok(trainer.backward(2, {stream}), "backward");
+    if (rank.rank == 1) rank.cuda->fail("cudaMalloc", 0, 1);
+    rank.expect_ok(trainer.reducer().finish(stream), "a quarter of the cap needs more memory");
+    rank.expect(trainer.reducer().statistics().bucket_count == 2, "four times of it does not");
+    rank.expect(rank.cuda->finish(stream), "the stream ends");
+    for (int64_t step = 3; step < 7; ++step) trainer.step(step, {stream});
+    rank.expect(trainer.reducer().statistics().tuned, "it was found");
+  });
+}
+
+TEST_CASE("reducer on GPUs: without memory for the order of arrival it keeps its buckets") {
+  run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
+    training::Reducer::Options options = small_buckets();
+    options.wire_8bit = true;  // new buckets take new memory
+    Trainer trainer(&rank, floats(4), options);
+    const cuda::Stream stream = rank.new_stream();
+    for (int64_t step = 0; step < 3; ++step) {
+      rank.expect_ok(trainer.backward(step, {stream}), "backward");
+      if (rank.rank == 1 && step == 0) rank.cuda->fail("cudaMalloc", 0, 1);
+      rank.expect_ok(trainer.reducer().finish(stream), "finish");
+      rank.expect(!trainer.reducer().statistics().rebuilt, "the old buckets");
+      rank.expect(trainer.reducer().bucket_of(3) == 0, "the old order");
+    }
+    const auto changed = trainer.reducer().rebuild();
+    rank.expect(changed.ok() && changed.value(), "later there is memory");
+    rank.expect(rank.cuda->finish(stream), "the stream ends");
+    rank.meet();
+    trainer.drop_reducer();
+  });
+}
+
 TEST_CASE("reducer on GPUs: statistics follow the GPU, and leave out what overtook it") {
   run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
     constexpr int64_t kAhead = 2;
