@@ -1851,8 +1851,9 @@ typedef struct dt_bucket {
  * @param bucket    the bucket; the same memory in every stage of a step.
  * @param stage     0, 1, 2, ...
  * @param out_work  NULL at first, which says that the result is in `data`.
- * @return DT_OK; else the step fails on all ranks with this rank, status and dt_last_error(), and
- *         the communicator breaks.
+ * @return DT_OK; else the step fails on all ranks with this rank, status and dt_last_error(), or the
+ *         next step where a rank needs no other. The communicator breaks, in host memory also those
+ *         on which other ranks still wait for works of their hooks.
  */
 typedef dt_status (*dt_bucket_hook)(void* user_data, const dt_bucket* bucket, int32_t stage,
                                     dt_work** out_work);

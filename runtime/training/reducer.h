@@ -411,6 +411,7 @@ class Reducer {
   Status start_hook(Bucket& bucket);
   Status call_hook(Bucket& bucket, int32_t stage);
   Status end_hooks(cuda::Stream stream);
+  void await_hook(const HookWork& started) const;
   std::string missing_in(const Bucket& bucket) const;
   Status missing_and_broken() const;
   const char* each_step_needs() const;
@@ -505,7 +506,6 @@ class Reducer {
   std::shared_ptr<PowerSgd> power_sgd_;  // that is the hook; null: it is not
   cuda::Stream hook_stream_ = nullptr;   // of this step
   bool hooks_lost_ = false;              // a hook on a GPU failed, which may still use the buckets
-  std::shared_ptr<backend::Work> failing_;      // under launching_: of fail_everywhere()
   std::atomic<std::thread::id> inside_hook_{};  // the thread that is in it
 
   std::shared_ptr<DeviceStep> device_;  // null: host memory

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Buckets that a hook reduces.
 #include "training/reducer.h"
+#include "training/stream_marks.h"
 
 namespace dt::training {
+namespace {
+
+constexpr int64_t kLookMs = 100;  // how often a wait for a hook checks its reducer's communicator
+
+}  // namespace
 
 Status Reducer::check_hookable(const char* call, bool has_hook) const {
   if (begun_.load(std::memory_order_acquire)) {
@@ -97,6 +103,8 @@ Status Reducer::call_hook(Bucket& bucket, int32_t stage) {
   view.dtype = bucket.dtype;
   view.stream = hook_stream_;
   bucket.hooked = {};
+  // A hook that uses other communicators alone would not see it.
+  if (const Status broken = comm_->broken(); !broken.ok()) return broken;
   inside_hook_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   auto started = hook_(view, stage);
   inside_hook_.store({}, std::memory_order_relaxed);
@@ -113,29 +121,30 @@ Status Reducer::call_hook(Bucket& bucket, int32_t stage) {
   return Status(std::move(info));
 }
 
-/// Else the others would wait for this rank. In host memory it issues what matches nothing, with
-/// the reason: the next operation of any other rank then fails on all.
+/// Otherwise the others would wait for this rank, those in a hook on communicators of its own,
+/// where no operation on this one would tell them. The control plane does.
 Status Reducer::fail_everywhere(const Status& status) {
-  if (device_ != nullptr) {
-    comm_->backend().fail(status);
-    if (replicas_ != nullptr) {
-      within_->backend().fail(status);
-      replicas_->comm().backend().fail(status);
-    }
-    return comm_->broken();
+  if (device_ == nullptr && comm_->size() == 1) return status;  // the next step may do better
+  comm_->backend().fail(status);
+  if (replicas_ != nullptr) {
+    within_->backend().fail(status);
+    replicas_->comm().backend().fail(status);
   }
-  // Several threads may come here, each from its ready(): one of them issues it.
-  std::lock_guard lock(launching_);
-  if (const Status broken = comm_->broken(); !broken.ok()) return broken;
-  if (failing_ != nullptr) return status;
-  backend::Collective refusal;
-  refusal.kind = backend::Kind::kBarrier;
-  refusal.dtype = Dtype::kU8;
-  refusal.name = "failed step";
-  refusal.withheld = std::make_shared<const std::string>(status.message());
-  failing_ = comm_->new_work();
-  if (!comm_->submit(refusal, failing_).ok()) failing_ = nullptr;
-  return status;
+  return comm_->broken();
+}
+
+/// In host memory, until the operation is done. Its communicator may be another one, whose ranks do
+/// not come any more once this one is broken: it then breaks for the same reason.
+void Reducer::await_hook(const HookWork& started) const {
+  backend::Backend& backend = started.comm->backend();
+  while (!backend.wait(*started.work, Wait{Deadline::after_ms(kLookMs)})) {
+    const Status broken = comm_->broken();
+    if (broken.ok()) continue;
+    backend.fail(broken);
+    backend.wait(*started.work, Wait{});
+    (void)backend.quiesce(Wait{Deadline::after_ms(kLastStepMs)});
+    return;
+  }
 }
 
 /// Waits for every work, also after a failure: their memory is in use until they are done.
@@ -148,7 +157,7 @@ Status Reducer::end_hooks(cuda::Stream stream) {
       const HookWork started = bucket->hooked;
       if (started.work == nullptr) continue;
       if (device_ == nullptr) {
-        started.comm->backend().wait(*started.work, Wait{});
+        await_hook(started);
       } else if (first.ok()) {
         first = started.comm->backend().wait_stream(*started.work, hook_stream_);
       }
@@ -159,11 +168,6 @@ Status Reducer::end_hooks(cuda::Stream stream) {
       if (!first.ok()) first = fail_everywhere(first);
     }
   }
-  const auto failing = [&] {
-    std::lock_guard lock(launching_);
-    return std::exchange(failing_, nullptr);
-  }();
-  if (failing != nullptr) comm_->backend().wait(*failing, Wait{});
   if (!first.ok()) {
     hooks_lost_ = device_ != nullptr;
     return first;
