@@ -420,8 +420,10 @@ Status Reducer::finish(cuda::Stream stream) {
                       "the step's last backward pass");
   }
   const bool complete = !learnt_ && arrived_.load(std::memory_order_acquire) == dense_;
-  const bool asks = options_.find_unused || learning();  // who had a gradient for what
-  if (asks) (void)take_rest_as_unused(stream);           // what cannot be is missing
+  const bool asks = options_.find_unused || learning();               // who had a gradient for what
+  const Status rest = asks ? take_rest_as_unused(stream) : Status();  // what cannot be is missing
+  // On a GPU the reason is this one, and not that gradients are missing then.
+  if (!rest.ok() && device_ != nullptr) (void)fail_everywhere(rest);
   (void)launch(/*all=*/true, stream);
   const int64_t began_waiting_ns = monotonic_ns();
   const Status by_rows = reduce_rows();
@@ -437,6 +439,7 @@ Status Reducer::finish(cuda::Stream stream) {
     if (status.ok()) status = share_by_users(stream);
     const Status marked = device_->record_finished(stream);
     if (status.ok()) status = marked;
+    if (!status.ok()) status = fail_everywhere(status);  // the others have no error in this step
   }
   if (status.ok() && learning()) status = learn();
   has_results_ = status.ok();

@@ -169,3 +169,34 @@ TEST_CASE(
     });
   }
 }
+
+TEST_CASE("reducer on GPUs: what fails on one rank where a gradient is missing is told to all") {
+  for (const char* const call : {"cudaEventRecord", "cudaMemcpyAsync"}) {
+    CAPTURE(call);
+    run_on_gpus({"nccl", 2}, [call](GpuRank& rank) {
+      training::Reducer::Options options = small_buckets(false, false);
+      options.find_unused = true;
+      auto made = training::Reducer::create(
+          rank.comm, params_of({{Dtype::kF32, kElements}, {Dtype::kF32, kElements}}), options);
+      rank.expect_ok(made.status(), "create");
+      if (!made.ok()) return;
+      training::Reducer& reducer = *made.value();
+      const auto own = std::make_shared<Tensors>(2, std::vector<char>(kElements * 4));
+      rank.memory->push_back(own);
+      const cuda::Stream stream = rank.new_stream();
+      const bool copies = std::string(call) == "cudaMemcpyAsync";
+      rank.expect_ok(reducer.ready(0, (*own)[0].data(), stream), "ready");
+      if (rank.rank == 0) {
+        rank.expect_ok(reducer.ready(1, (*own)[1].data(), stream), "ready");
+      } else if (copies) {  // the average is copied there
+        rank.expect_ok(reducer.unused(1, (*own)[1].data(), stream), "unused");
+      }
+      if (rank.rank == 1) rank.cuda->fail(call, 0, 1);
+      Status status = reducer.finish(stream);
+      if (status.ok()) status = rank.await_broken();
+      rank.expect(contains(status, format("%s on device 1", call).c_str()), status.message());
+      rank.meet();
+      made.value() = nullptr;
+    });
+  }
+}
