@@ -240,7 +240,8 @@ static inline int64_t dt_dtype_bytes(dt_dtype dtype) {
  * the place of the element (network.algorithm). So every rank gets the same bits, whatever the
  * timing; other placements of the ranks may round differently. f16 and bf16 accumulate in f32 and
  * are rounded at the end and each time a host passes a sum on to another one: once, or as often as
- * the number of hosts can be halved. Integers wrap. NaN propagates through min and max. Of bool sum
+ * the number of hosts can be halved. NCCL rounds each sum of two f16 or bf16 to their type, unless
+ * NVLink's switches add them (NVLS). Integers wrap. NaN propagates through min and max. Of bool sum
  * and max are "or", prod and min are "and". NCCL has neither i16 and u16 nor bits of integers: over
  * GPUs their reduction is DT_ERR_UNSUPPORTED.
  */
@@ -1575,7 +1576,7 @@ typedef struct dt_param {
 
 /** What gradients of DT_F32 travel as, where links are slow; others travel as they are. In 16 bits
  * each is rounded on the way there, the sums are in f32 and are rounded once more, between hosts once
- * for each host, and with several replicas of a shard once for each. */
+ * for each host, and with several replicas of a shard once for each. NCCL: see dt_reduce_op. */
 typedef enum dt_wire {
   DT_WIRE_SAME = 0, /**< as they are */
   DT_WIRE_F16 = 1,  /**< of less than 65520: what is larger becomes infinite */
