@@ -1932,9 +1932,10 @@ DT_API dt_status dt_reducer_power_sgd(dt_reducer* reducer, const int64_t* rows,
  * @param reducer the handle.
  * @param path    UTF-8.
  * @return DT_OK; DT_ERR_INVALID_STATE inside a step; DT_ERR_SYSTEM with the path and the system's
- *         reason; DT_ERR_INVALID_ARGUMENT, also where two parameters have one name; on GPUs also
- *         DT_ERR_TIMEOUT if the GPU has not finished the last step in the communicator's
- *         time-out, DT_ERR_CUDA, DT_ERR_OUT_OF_MEMORY and any communicator error.
+ *         reason; DT_ERR_INVALID_ARGUMENT, also where two parameters have one name, or `path` is a
+ *         directory, a device or a pipe; on GPUs also DT_ERR_TIMEOUT if the GPU has not finished
+ *         the last step in the communicator's time-out, DT_ERR_CUDA, DT_ERR_OUT_OF_MEMORY and any
+ *         communicator error.
  * @thread one at a time
  * @since ABI 0
  */
@@ -2877,7 +2878,8 @@ DT_API dt_status dt_outer_move(dt_outer* outer, dt_comm* comm);
  * @param outer the handle.
  * @param path  UTF-8.
  * @return DT_OK; DT_ERR_INVALID_STATE while a mean is under way (see dt_outer_sync());
- *         DT_ERR_SYSTEM with the path and the system's reason; DT_ERR_INVALID_ARGUMENT.
+ *         DT_ERR_SYSTEM with the path and the system's reason; DT_ERR_INVALID_ARGUMENT, also where
+ *         `path` is a directory, a device or a pipe.
  * @thread as dt_outer_step()
  * @since ABI 0
  */

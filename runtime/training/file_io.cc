@@ -89,7 +89,16 @@ int sync_file(int fd) {
   return uninterrupted([&] { return fsync(fd); }) == 0 ? 0 : errno;
 }
 
+Status check_replaceable(const std::string& path) {
+  struct stat status = {};
+  if (stat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) return {};
+  return Status(Code::kInvalidArgument,
+                format("%s is not a file; give the path of a file, which then is replaced",
+                       quoted_path(path).c_str()));
+}
+
 Status replace_file(const std::string& path, int64_t bytes, std::span<const Extent> extents) {
+  DT_TRY(check_replaceable(path));
   const std::string partial = path + ".partial";
   if (unlink(partial.c_str()) != 0 && errno != ENOENT) {
     return failed_io("remove what an earlier save left at", partial, errno);

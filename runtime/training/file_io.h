@@ -59,6 +59,8 @@ int check_file_limit(int64_t bytes);
 int reserve_file(int fd, int64_t bytes);
 /// 0 or an errno.
 int sync_file(int fd);
+/// INVALID_ARGUMENT where something is at `path` that is not a file, such as a device.
+Status check_replaceable(const std::string& path);
 /// Writes a file of this length beside `path` and, once all is on the disk, renames it to that.
 Status replace_file(const std::string& path, int64_t bytes, std::span<const Extent> extents);
 /// Makes that `path` was renamed or made outlast a power failure.

@@ -216,12 +216,7 @@ class Saving {
 /// A new file, not the old one emptied: processes of a job that was killed may still write to that.
 /// `stamp` becomes the time that the others know it by.
 Status Saving::make(int64_t* stamp) {
-  struct stat status = {};
-  if (stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
-    return Status(Code::kInvalidArgument,
-                  format("%s is not a file; give the path of a file, which then is replaced",
-                         quoted_path(path_).c_str()));
-  }
+  DT_TRY(check_replaceable(path_));
   if (unlink(partial_.c_str()) != 0 && errno != ENOENT) {
     return failed_io("remove what an earlier save left at", partial_, errno);
   }
@@ -235,6 +230,7 @@ Status Saving::make(int64_t* stamp) {
   const timespec times[] = {random, random};
   (void)futimens(file_.get(), times);
   if (const int error = sync_file(file_.get())) return failed_io("make", partial_, error);
+  struct stat status = {};
   if (fstat(file_.get(), &status) != 0) return failed_io("make", partial_, errno);
   *stamp = status.st_mtim.tv_sec;
   return {};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that train by themselves and come together now and then, against a plain loop in which
 // every rank works out what each of them does.
+#include <sys/stat.h>
+
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -289,6 +291,8 @@ void write_steps(const std::string& path, int64_t steps) {
 TEST_CASE("outer: what cannot be saved or loaded is named, and changes nothing") {
   const TempFolder folder;
   const std::string path = folder.path() + "/outer";
+  const std::string pipe = folder.path() + "/pipe";
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
   require_all_ok(run_ranks(
       2, in_cpp([&](const Rank& rank) {
         Local local;
@@ -312,6 +316,8 @@ TEST_CASE("outer: what cannot be saved or loaded is named, and changes nothing")
                 "dt_outer_save on comm \"world\": a mean is under way");
         refused([&] { outer.load(path); }, DT_ERR_SYSTEM, "cannot open \"" + path + "\"");
         outer.sync();
+        refused([&] { outer.save(folder.path()); }, DT_ERR_INVALID_ARGUMENT, "is not a file");
+        refused([&] { outer.save(pipe); }, DT_ERR_INVALID_ARGUMENT, "is not a file");
         outer.save(path + std::to_string(rank.rank));
         options.momentum = 0;
         dt::Outer plain(world_of(rank), local.params(), options);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a reducer carries from step to step, saved and loaded.
+#include <sys/stat.h>
+
 #include <cmath>
 #include <cstring>
 #include <dt/dt.hpp>
@@ -203,29 +205,34 @@ TEST_CASE("reducer: a file that does not fit is refused on all ranks, and nothin
   }
 }
 
-TEST_CASE("reducer: inside a step it is not saved or loaded; two parameters need two names") {
+TEST_CASE("reducer: not saved inside a step, with equal names, or over what is not a file") {
   const TempFolder folder;
   run_each(1, [&](dt::Comm& world, int) {
     const std::string path = folder.path() + "/reducer";
     dt::Reducer reducer = make(world, Way::k8Bit);
-    reducer.save(path);
-    Floats gradient(kVector);
-    reducer.ready(1, gradient.data());
-    refused(&reducer, path, DT_ERR_INVALID_STATE, "inside a step");
-    const auto cannot_save = [&](dt::Reducer* which, const std::string& text) {
+    const auto cannot_save = [](dt::Reducer* which, const std::string& to,
+                                const std::string& text) {
       try {
-        which->save(path);
+        which->save(to);
       } catch (const dt::Error& error) {
         expect(contains(error.what(), text), error.what());
         return;
       }
       throw std::logic_error("saved, without \"" + text + "\"");
     };
-    cannot_save(&reducer, "dt_reducer_save on comm \"world\": inside a step");
+    reducer.save(path);
+    const std::string pipe = folder.path() + "/pipe";
+    expect(mkfifo(pipe.c_str(), 0600) == 0, "no pipe");
+    cannot_save(&reducer, pipe, "pipe\" is not a file; give the path of a file");
+    Floats gradient(kVector);
+    reducer.ready(1, gradient.data());
+    refused(&reducer, path, DT_ERR_INVALID_STATE, "inside a step");
+    cannot_save(&reducer, path, "dt_reducer_save on comm \"world\": inside a step");
     auto twice = model();
     twice[1].name = "matrix";
     dt::Reducer same = make(world, Way::k8Bit, twice);
-    cannot_save(&same, "parameter #1 \"matrix\" would be called \"error.matrix\" in the file");
+    cannot_save(&same, path,
+                "parameter #1 \"matrix\" would be called \"error.matrix\" in the file");
   });
 }
 
