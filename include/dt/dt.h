@@ -2836,7 +2836,8 @@ DT_API dt_status dt_outer_step(dt_outer* outer, int32_t* out_changed);
 
 /**
  * Gives every fragment a turn at once, as before an evaluation or a checkpoint: behind it all ranks
- * have the global parameters. Collective; it counts no step.
+ * have the global parameters. Collective; it counts no step. A fragment in which no rank differs
+ * from the global parameters stays as it is, so that calling this twice changes nothing.
  * @param outer the handle.
  * @return DT_OK; any communicator error.
  * @thread as dt_outer_step()

@@ -155,10 +155,15 @@ Status Outer::begin(int32_t fragment) {
 }
 
 /// The mean is a gradient: SGD with momentum, as PyTorch has it.
-Status Outer::end(double alpha) {
+Status Outer::end(double alpha, bool only_if_trained) {
   const auto [from, to] = range(std::exchange(pending_, -1));
   DT_TRY(mean_->end());
   const float* const gradient = mean_->values();
+  if (only_if_trained && std::all_of(gradient, gradient + (to - from),
+                                     [](float difference) { return difference == 0; })) {
+    copy_from_global(from, to, alpha);
+    return {};
+  }
   const auto momentum = static_cast<float>(options_.momentum);
   const auto rate = static_cast<float>(options_.rate);
   for (int64_t i = from; i < to; ++i) {
@@ -219,7 +224,8 @@ Status Outer::sync() {
   if (pending_ >= 0) DT_TRY(end(options_.alpha));
   for (int32_t fragment = 0; fragment < options_.fragments; ++fragment) {
     DT_TRY(begin(fragment));
-    DT_TRY(end(0));
+    // The momentum alone would move parameters that were synchronised already.
+    DT_TRY(end(0, /*only_if_trained=*/true));
   }
   return {};
 }

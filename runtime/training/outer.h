@@ -59,7 +59,8 @@ class Outer {
   /// Behind each step of the inner optimizer. True: it changed parameters. Collective where it is a
   /// fragment's turn or a mean is due.
   Result<bool> step();
-  /// Collective: a turn for every fragment, now, behind which all local parameters are global.
+  /// Collective: a turn for every fragment, now, behind which all local parameters are global. A
+  /// fragment whose mean is zero keeps its global parameters and its momentum.
   Status sync();
   /// Collective over `comm`: goes on among its ranks. Those with fewer means than others get what
   /// these have. What was under way is dropped.
@@ -85,7 +86,8 @@ class Outer {
   template <class F>
   void for_each_part(int64_t from, int64_t to, F&& function) const;
   Status begin(int32_t fragment);
-  Status end(double alpha);
+  /// `only_if_trained`: a mean that is zero everywhere changes no global parameter.
+  Status end(double alpha, bool only_if_trained = false);
   void copy_from_global(int64_t from, int64_t to, double alpha);
   std::string label() const;
 

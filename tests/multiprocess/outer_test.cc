@@ -225,6 +225,33 @@ TEST_CASE("outer: fragments, delays and mixtures, as a plain loop has them") {
   }
 }
 
+TEST_CASE("outer: to synchronise again, without training between, changes nothing") {
+  for (const dt_outer_format format : {DT_OUTER_F32, DT_OUTER_BF16, DT_OUTER_8BIT}) {
+    CAPTURE(static_cast<int>(format));
+    require_all_ok(run_ranks(2, in_cpp([&](const Rank& rank) {
+                               Local local;
+                               dt::OuterOptions options;
+                               options.fragments = 2;
+                               options.sync_every = 2;
+                               options.format = format;
+                               dt::Outer outer(world_of(rank), local.params(), options);
+                               local.train(1, rank.rank);
+                               (void)outer.step();
+                               local.train(2, rank.rank);
+                               (void)outer.step();
+                               outer.sync();
+                               const Floats evaluated = local.values;
+                               outer.sync();
+                               if (!same_bits(evaluated, local.values))
+                                 throw std::logic_error("the second one changed values");
+                               local.train(3, rank.rank);  // and no step
+                               outer.sync();
+                               if (same_bits(evaluated, local.values))
+                                 throw std::logic_error("training was lost");
+                             })));
+  }
+}
+
 TEST_CASE("outer: 16-bit parameters have a global value of f32") {
   require_all_ok(
       run_ranks(2, in_cpp([](const Rank& rank) {
