@@ -3447,7 +3447,8 @@ DT_API void dt_sampler_destroy(dt_sampler* sampler);
  *         the communicator stays usable; over GPUs the count is 0 instead, means and variances are
  *         NaN): DT_ERR_INVALID_ARGUMENT. DT_ERR_MISMATCH: another dtype (the communicator stays
  *         usable; over GPUs it does not, and it is found as watchdog.check says) or other
- *         channels. DT_ERR_INVALID_STATE inside a group; any communicator error. NaN and
+ *         channels. DT_ERR_INVALID_STATE inside a group; any communicator error. Over GPUs
+ *         DT_ERR_OUT_OF_MEMORY, and what else fails on a GPU, breaks the communicator. NaN and
  *         infinities give what they give in plain sums.
  * @thread any; serialised per communicator
  * @cost two passes over the input, in double precision, and one allgather of 16 bytes per channel

@@ -31,15 +31,16 @@ Status DeviceBatchNorm::with_room(const char* call, int64_t channels, int64_t ro
   }
   std::lock_guard lock(mutex_);
   DT_TRY(comm_.broken());  // else each further call would take a block
-  DT_TRY_VALUE(const Room room, take_room(channels, row, stream));
-  Status status = std::forward<Use>(use)(room);
+  const Result<Room> room = take_room(channels, row, stream);
+  Status status = room.ok() ? std::forward<Use>(use)(room.value()) : room.status();
   if (status.ok()) {
     auto mark = marks_.set(stream);
     if (mark.ok()) last_ = std::move(mark.value());
     status = mark.status();
   }
-  // The GPU may still use the block, and the stream does not say until when.
-  if (!status.ok()) numbers_ = 0;
+  if (status.ok()) return {};
+  numbers_ = 0;  // the GPU may still use the block, and the stream does not say until when
+  if (comm_.broken().ok()) comm_.backend().fail(status.within(call));  // the other ranks wait
   return status;
 }
 
