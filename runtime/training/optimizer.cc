@@ -154,6 +154,7 @@ Result<char*> Optimizer::allocate_state(int64_t bytes) {
 
 Status Optimizer::step(double rate, cuda::Stream stream) {
   DT_TRY(shard_->comm()->check_ungrouped("dt_optimizer_step"));
+  DT_TRY(shard_->check_stream("dt_optimizer_step", stream));  // before anything is enqueued
   Reducer& reducer = *shard_->reducer();
   if (!reducer.has_results()) {
     return Status(Code::kInvalidState,

@@ -208,6 +208,10 @@ Status Reducer::clip_norm(double max_norm, double norm_type, cuda::Stream stream
                       "dt_reducer_rebuild and the next step's first dt_reducer_ready");
   }
   if (device_ != nullptr) {
+    DT_TRY_VALUE(const bool capturing, device_->is_capturing(stream));
+    if (capturing) {
+      return DeviceStep::capture_refused("dt_reducer_clip_norm on comm \"" + comm_->name() + "\"");
+    }
     if (dense_ != param_count()) {
       return Status(Code::kUnsupported,
                     "dt_reducer_clip_norm on comm \"" + comm_->name() +

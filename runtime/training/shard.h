@@ -106,6 +106,8 @@ class Shard {
   Status wait_for_written(cuda::Stream stream) const;
   /// On GPUs: where a stream is.
   StreamMarks& marks() const { return *marks_; }
+  /// On GPUs: INVALID_ARGUMENT if the stream records a CUDA graph.
+  Status check_stream(const char* function, cuda::Stream stream) const;
   /// Fails every later call here, and on GPUs all ranks.
   Status fail(const Status& status);
   /// Whether no operation for it has failed, as far as is known.
@@ -135,7 +137,6 @@ class Shard {
   int64_t bytes_of(size_t bucket) const;
   int64_t own_bytes(size_t bucket) const;
   char* own_piece(int32_t index) const;
-  Status check_stream(const char* function, cuda::Stream stream) const;
   bool await_written(Deadline deadline) const;
   /// On GPUs: something was written, in the order of `stream`.
   Status mark_written(cuda::Stream stream);

@@ -50,6 +50,7 @@ struct FakeCuda::Recording {
   std::mutex mutex;
   std::condition_variable change;
   std::optional<Clock::time_point> at;  // when the stream came to it
+  bool captured = false;                // it never will; set before others see this
 
   void set() {
     std::lock_guard lock(mutex);
@@ -189,13 +190,15 @@ Status FakeCuda::check(const char* call) {
   return failed ? error(call, "a failure that the test ordered") : Status();
 }
 
-Status FakeCuda::put(const char* call, cuda::Stream stream, std::function<void()> function) {
+Status FakeCuda::put(const char* call, cuda::Stream stream, std::function<void()> function,
+                     bool* captured) {
   DT_TRY(check(call));
   Queue* queue = queue_of(stream);
   {
     std::lock_guard lock(queue->mutex);
     if (queue->destroyed) return error(call, "the stream was destroyed");
-    if (queue->capturing) return error(call, "operation not permitted when stream is capturing");
+    if (captured != nullptr) *captured = queue->capturing;
+    if (queue->capturing) return {};
   }
   count([](Counters& counters) { ++counters.operations; });
   queue->push(std::move(function));
@@ -301,7 +304,8 @@ Status FakeCuda::destroy_event(cuda::Event event) {
 
 Status FakeCuda::record(cuda::Event event, cuda::Stream stream) {
   const auto recording = std::make_shared<Recording>();
-  DT_TRY(put("cudaEventRecord", stream, [recording] { recording->set(); }));
+  DT_TRY(put(
+      "cudaEventRecord", stream, [recording] { recording->set(); }, &recording->captured));
   Mark* mark = reinterpret_cast<Mark*>(event);
   mark->last.with([&](std::shared_ptr<Recording>& last) { last = recording; });
   return {};
@@ -310,6 +314,10 @@ Status FakeCuda::record(cuda::Event event, cuda::Stream stream) {
 Result<bool> FakeCuda::passed(cuda::Event event) {
   DT_TRY(check("cudaEventQuery"));
   const auto recording = reinterpret_cast<Mark*>(event)->recording();
+  if (recording != nullptr && recording->captured) {
+    return error("cudaEventQuery",
+                 "operation not permitted on an event last recorded in a capture");
+  }
   const bool passed = recording == nullptr || recording->is_set();
   count([&](Counters& counters) {
     ++counters.queries;
@@ -320,6 +328,9 @@ Result<bool> FakeCuda::passed(cuda::Event event) {
 
 Status FakeCuda::wait(cuda::Stream stream, cuda::Event event) {
   const auto recording = reinterpret_cast<Mark*>(event)->recording();
+  if (recording != nullptr && recording->captured) {
+    return error("cudaStreamWaitEvent", "the event was last recorded in a capture");
+  }
   return put("cudaStreamWaitEvent", stream, [recording] {
     if (recording != nullptr) recording->await();
   });

@@ -59,6 +59,8 @@ class FakeCuda final : public cuda::Runtime {
   static void enqueue(cuda::Stream stream, std::function<void()> function);
   /// Whether all that is enqueued has run, waited for until the deadline.
   bool finish(cuda::Stream stream, Deadline deadline = Deadline::after_ms(30'000));
+  /// As in CUDA, a stream that captures accepts work and does not run it, and an event that is
+  /// recorded there cannot be queried or waited for.
   void set_capturing(cuda::Stream stream, bool capturing);
   void set_delay_us(int64_t delay_us);
   /// Call number `after` and those behind it, `times` of them (negative: all), of the CUDA function
@@ -113,7 +115,9 @@ class FakeCuda final : public cuda::Runtime {
 
   Status check(const char* call);
   Status error(const char* call, const char* reason) const;
-  Status put(const char* call, cuda::Stream stream, std::function<void()> function);
+  /// `captured` gives whether the stream captures, so that the function will not run.
+  Status put(const char* call, cuda::Stream stream, std::function<void()> function,
+             bool* captured = nullptr);
   std::shared_ptr<Queue> start_queue();
   Queue* queue_of(cuda::Stream stream);
   Result<void*> allocate_memory(const char* call, cuda::Memory memory, int64_t bytes);

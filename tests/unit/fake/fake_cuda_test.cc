@@ -159,16 +159,25 @@ TEST_CASE("memory is counted, known by every address in it, and copied in stream
   CHECK(cuda.counters().live_allocations == 0);
 }
 
-TEST_CASE("a capturing stream and a destroyed one take no work") {
+TEST_CASE("a capturing stream runs no work, and a destroyed one takes none") {
   dt::Event ran;
   FakeCuda cuda;
   const Stream stream = new_stream(cuda);
   CHECK_FALSE(cuda.is_capturing(stream).value());
   cuda.set_capturing(stream, true);
   CHECK(cuda.is_capturing(stream).value());
-  CHECK(cuda.fill_zero(nullptr, 0, stream).message() ==
-        "cudaMemsetAsync on device 0: operation not permitted when stream is capturing");
+  bool captured_ran = false;
+  CHECK(cuda.launch(stream, [&] { captured_ran = true; }).ok());
+  const Event event = new_event(cuda);
+  CHECK(cuda.record(event, stream).ok());
   cuda.set_capturing(stream, false);
+  CHECK_FALSE(cuda.passed(event).ok());
+  CHECK_FALSE(cuda.wait(stream, event).ok());
+  CHECK(cuda.finish(stream));
+  CHECK_FALSE(captured_ran);
+  CHECK(cuda.record(event, stream).ok());
+  CHECK(cuda.finish(stream));
+  CHECK(has_passed(cuda, event));
   REQUIRE(cuda.launch(stream, [&] { ran.set(); }).ok());
   REQUIRE(cuda.destroy_stream(stream).ok());
   CHECK(ran.wait(kSoon));  // what was enqueued still runs

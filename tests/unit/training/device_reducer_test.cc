@@ -169,6 +169,15 @@ TEST_CASE("reducer on GPUs: a stream that records a graph is refused, and nothin
                 finish.message());
     rank.cuda->set_capturing(stream, false);
     rank.expect_ok(trainer.reducer().finish(stream), "finish");
+    rank.cuda->set_capturing(stream, true);
+    for (const double norm_type : {2.0, 1.0}) {
+      const Status clip = trainer.reducer().clip_norm(1, norm_type, stream, nullptr);
+      rank.expect(clip.code() == Code::kInvalidArgument, "INVALID_ARGUMENT");
+      rank.expect(
+          contains(clip, "dt_reducer_clip_norm on comm \"world\": the stream records a CUDA"),
+          clip.message());
+    }
+    rank.cuda->set_capturing(stream, false);
     trainer.use(stream);
     rank.expect(rank.cuda->finish(stream), "the stream ends");
     trainer.check(0);

@@ -537,6 +537,39 @@ TEST_CASE("shard on GPUs: what is refused, and in which words") {
   });
 }
 
+TEST_CASE("shard on GPUs: a step on a stream that records a graph is refused, and may follow") {
+  for (const bool skip : {false, true}) {
+    CAPTURE(skip);
+    run_on_gpus({"nccl", 2}, [skip](GpuRank& rank) {
+      ShardTrainer::Options options = at_stage(1);
+      options.skip_non_finite = skip;
+      const cuda::Stream stream = rank.new_stream();
+      const Tensors wanted = trained(rank, ShardTrainer::model(), options, 1, stream);
+      ShardTrainer trainer(&rank, ShardTrainer::model(), options);
+      rank.expect_ok(trainer.created(), "create");
+      rank.expect_ok(trainer.set_all(stream), "set");
+      rank.expect_ok(trainer.gradients(0, stream), "gradients");
+      if (rank.rank == 1) {
+        const cuda::Stream other = rank.new_stream();
+        rank.cuda->set_capturing(other, true);
+        const Status refused = trainer.optimizer()->step(0.125, other);
+        rank.expect(refused.code() == Code::kInvalidArgument, "INVALID_ARGUMENT");
+        rank.expect(
+            contains(refused, "dt_optimizer_step on comm \"world\": the stream records a CUDA"),
+            refused.message());
+        rank.cuda->set_capturing(other, false);
+      }
+      rank.expect_ok(trainer.optimizer()->step(0.125, stream), "step");
+      rank.expect_ok(trainer.read(stream), "read");
+      rank.expect(trainer.values() == wanted, "other values");
+      if (skip) {
+        const Result<int64_t> skipped = trainer.optimizer()->skipped(0);
+        rank.expect(skipped.ok() && skipped.value() == 0, "no step was skipped");
+      }
+    });
+  }
+}
+
 TEST_CASE("shard on GPUs: a rank without memory for a unit fails all") {
   run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
     ShardTrainer trainer(&rank, ShardTrainer::model(), at_stage(3));
