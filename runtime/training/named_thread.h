@@ -22,8 +22,9 @@ namespace dt::training {
 /// a ticket of the bell, looks at everything, and sleeps with that ticket, so it misses nothing.
 /// Everything outside of `state_` is the thread's alone. Works are completed without the lock.
 ///
-/// A rank listens to rank 0 only while something of its own is unanswered, because a receive that
-/// waits makes the host's progress thread look at each operation of the job. Rank 0 always listens.
+/// A rank listens to rank 0 only while something of its own is unanswered, and after a failure,
+/// because a receive that waits makes the host's progress thread look at each operation of the job.
+/// Rank 0 always listens.
 class NamedThread : public std::enable_shared_from_this<NamedThread> {
  public:
   struct Parts {
