@@ -147,12 +147,12 @@ Result<tcp::Socket> ps_listener(const PsSetting& setting) {
   } else {
     DT_TRY_VALUE(at, net::parse_host_port(own));
   }
-  // On loopback at its own address. Elsewhere that may be one of a service that leads to this host.
-  auto addresses = net::resolve_now(at.host, at.port, true);
-  if (!addresses.ok() || addresses.value().empty() ||
-      !net::is_loopback(addresses.value().front())) {
-    addresses = net::resolve_now("", at.port, true);
-    DT_TRY(addresses.status());
+  // Its name may lead to a service in front of this host, or in its own /etc/hosts to loopback
+  // (Debian has 127.0.1.1): other hosts come to other addresses.
+  const bool on_loopback = net::means_loopback(at.host);
+  auto addresses = net::resolve_now(on_loopback ? at.host : "", at.port, true);
+  DT_TRY(addresses.status());
+  if (!on_loopback) {
     // That of IPv6 stands for both; that of IPv4 remains for a host without IPv6.
     std::stable_partition(addresses.value().begin(), addresses.value().end(),
                           [](const net::Address& each) { return each.family() == AF_INET6; });

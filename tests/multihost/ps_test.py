@@ -40,6 +40,19 @@ def servers_on_two_hosts():
         expect(network.sent_bytes(1) > 10 << 20, f"host 1 sent {network.sent_bytes(1)} bytes")
 
 
+def server_by_name():
+    """Debian's /etc/hosts: on its own host a server's name leads to 127.0.1.1, where no other host can come."""
+    with Network(2) as network, Processes(network) as job:
+        network.write_names(0, "127.0.0.1 localhost\n127.0.1.1 server0\n")
+        network.write_names(1, f"127.0.0.1 localhost\n{network.address(0)} server0\n")
+        cluster = {"ps": ["server0:4000"], "chief": [f"{network.address(1)}:4100"]}
+        for name, host, kind in (("server", 0, "ps"), ("chief", 1, "chief")):
+            job.add(name, host, [Agents.program, "--steps", "20"],
+                    TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": kind, "index": 0}}))
+        for name in ("chief", "server"):
+            expect(job.end(name) == 0, job.all_text())
+
+
 def host_falls_silent_and_comes_back():
     """The network of a worker is cut: the other worker goes on, and so does this one when the network is back."""
     with Network(2) as network, Processes(network) as job:
@@ -75,4 +88,4 @@ def host_falls_silent_and_comes_back():
 
 if __name__ == "__main__":
     Agents.dt, Agents.program = sys.argv[1:3]
-    sys.exit(run_cases([servers_on_two_hosts, host_falls_silent_and_comes_back], 2))
+    sys.exit(run_cases([servers_on_two_hosts, server_by_name, host_falls_silent_and_comes_back], 2))
