@@ -270,16 +270,7 @@ void look_late(const Team& team, int64_t position, Late* worst) {
   if (members > 1 && last - second > worst->by_ns) *worst = {&team, position, rank, last - second};
 }
 
-std::optional<Verdict> slow(const Scene& scene) {
-  Late worst;
-  worst.by_ns = scene.options.slow_ns - 1;
-  for (const Team& team : scene.teams) {
-    std::set<int64_t> positions;
-    for (const auto& [rank, member] : team.members) {
-      for (const auto& [position, entry] : member.collectives) positions.insert(position);
-    }
-    for (const int64_t position : positions) look_late(team, position, &worst);
-  }
+std::optional<Verdict> slow_at(const Scene& scene, const Late& worst) {
   if (worst.team == nullptr) return std::nullopt;
   const Member& member = worst.team->members.at(worst.rank);
   const record::Entry& entry = *member.collectives.at(worst.position);
@@ -292,6 +283,29 @@ std::optional<Verdict> slow(const Scene& scene) {
                      operation_text(*member.trace, entry) + " " + duration_text(worst.by_ns) +
                      " after the last of the others";
   return verdict;
+}
+
+/// In any operation.
+std::optional<Verdict> slow(const Scene& scene) {
+  Late worst;
+  worst.by_ns = scene.options.slow_ns - 1;
+  for (const Team& team : scene.teams) {
+    std::set<int64_t> positions;
+    for (const auto& [rank, member] : team.members) {
+      for (const auto& [position, entry] : member.collectives) positions.insert(position);
+    }
+    for (const int64_t position : positions) look_late(team, position, &worst);
+  }
+  return slow_at(scene, worst);
+}
+
+/// In this one alone: who was late in an earlier operation did not hold up this one.
+std::optional<Verdict> slow_in(const Scene& scene, const Stuck& stuck) {
+  if (record::is_transfer(stuck.entry->kind)) return std::nullopt;
+  Late worst;
+  worst.by_ns = scene.options.slow_ns - 1;
+  look_late(*stuck.team, stuck.entry->position, &worst);
+  return slow_at(scene, worst);
 }
 
 Verdict unfinished(const Scene& scene, const Stuck& stuck) {
@@ -324,7 +338,7 @@ std::optional<Verdict> waiting(const Scene& scene) {
       return missing(scene, cause);
     }
     if (!root->absent.empty()) return silent(scene, *root);
-    if (auto late = slow(scene)) return late;
+    if (auto late = slow_in(scene, *root)) return late;
     // A failure elsewhere ends what all were in.
     const bool by_itself =
         scene.first_failed == nullptr || scene.first_failed->failure.code == Code::kTimeout;

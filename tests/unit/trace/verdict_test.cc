@@ -200,6 +200,14 @@ TEST_CASE("GPU not finished: all called it") {
   verdict = judge({rank(0, 10.1), rank(1, -1), rank(2, 10.1)});
   CHECK(verdict.found == Case::kGpuNotFinished);
   CHECK(verdict.ranks == Ranks{1});
+  // Also where a rank came late to another operation, which ended.
+  const auto rank_late_before = [](int32_t number) {
+    const double called = number == 0 ? 8 : 3;
+    return Built(number).open("gpu", {0, 1, 2}, true).allreduce(called, 8.1).allreduce(10, -1);
+  };
+  verdict = judge({rank_late_before(0), rank_late_before(1), rank_late_before(2)});
+  CHECK(verdict.found == Case::kGpuNotFinished);
+  CHECK(verdict.position == 2);
   // The same on the host.
   verdict =
       judge({well(0).allreduce(10, -1), well(1).allreduce(10, -1), well(2).allreduce(10, 11)});
