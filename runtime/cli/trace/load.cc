@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "cli/trace/words.h"
 #include "record/trace_file.h"
 
 namespace dt::cli::trace {
@@ -19,22 +20,54 @@ Job job_of(const record::Trace& trace) {
   return {it.job_id, it.attempt, it.session, it.world_size};
 }
 
+/// Jobs whose latest traces are this close together ended together.
+constexpr int64_t kTogetherNs = int64_t{60} * 1'000'000'000;
+
 struct Weight {
   size_t traces = 0;
-  int64_t latest_ns = 0;
-  bool operator<(const Weight& other) const {
-    return std::tie(traces, latest_ns) < std::tie(other.traces, other.latest_ns);
-  }
+  int64_t latest_ns = 0;         ///< when the last of its traces was written
+  int64_t begin_ns = INT64_MAX;  ///< of its first operation that is recorded
 };
 
 void weigh(const record::Trace& trace, Weight* weight) {
+  const record::Recorded& recorded = trace.recorded;
   ++weight->traces;
-  weight->latest_ns = std::max(weight->latest_ns, trace.recorded.realtime_ns);
+  weight->latest_ns = std::max(weight->latest_ns, recorded.realtime_ns);
+  weight->begin_ns = std::min(weight->begin_ns, recorded.realtime_ns);
+  for (const record::Entry& entry : recorded.entries) {
+    weight->begin_ns = std::min(weight->begin_ns, realtime_of(trace, entry.enqueued_ns));
+  }
 }
 
-std::string heaviest(const std::map<std::string, Weight>& ids) {
-  return std::max_element(ids.begin(), ids.end(),
-                          [](const auto& a, const auto& b) { return a.second < b.second; })
+using Jobs = std::map<Job, Weight>;
+
+/// That with the latest trace; of some that ended together, that of most traces.
+const std::string& latest_id(const Jobs& jobs) {
+  int64_t latest_ns = 0;
+  for (const auto& [job, weight] : jobs) latest_ns = std::max(latest_ns, weight.latest_ns);
+  const auto rank_of = [&](const Weight& weight) {
+    const bool is_late = weight.latest_ns >= latest_ns - kTogetherNs;
+    return std::tuple(is_late, is_late ? weight.traces : 0, weight.latest_ns);
+  };
+  return std::get<0>(std::max_element(jobs.begin(), jobs.end(), [&](const auto& a, const auto& b) {
+                       return rank_of(a.second) < rank_of(b.second);
+                     })->first);
+}
+
+/// The last attempt of the run with the latest trace. An earlier run of the same name may have come
+/// to a later attempt: all its traces are older than the other one's first operation.
+const Job& last_attempt(const Jobs& jobs) {
+  const Weight& latest =
+      std::max_element(jobs.begin(), jobs.end(), [](const auto& a, const auto& b) {
+        return a.second.latest_ns < b.second.latest_ns;
+      })->second;
+  const auto rank_of = [&](const std::pair<const Job, Weight>& each) {
+    const Weight& weight = each.second;
+    return std::tuple(weight.latest_ns >= latest.begin_ns, std::get<1>(each.first), weight.traces,
+                      weight.latest_ns);
+  };
+  return std::max_element(jobs.begin(), jobs.end(),
+                          [&](const auto& a, const auto& b) { return rank_of(a) < rank_of(b); })
       ->first;
 }
 
@@ -42,28 +75,24 @@ std::string heaviest(const std::map<std::string, Weight>& ids) {
 
 Loaded choose(std::vector<std::pair<std::string, record::Trace>> read,
               std::optional<int32_t> attempt) {
-  std::map<std::string, Weight> ids;
-  std::map<Job, Weight> jobs;
+  Jobs all;
+  Jobs wanted;  // of the attempt that is asked for
   for (const auto& [path, trace] : read) {
-    weigh(trace, &ids[trace.identity.job_id]);
-    if (!attempt || trace.identity.attempt == *attempt) weigh(trace, &jobs[job_of(trace)]);
+    weigh(trace, &all[job_of(trace)]);
+    if (!attempt || trace.identity.attempt == *attempt) weigh(trace, &wanted[job_of(trace)]);
   }
   Loaded loaded;
-  if (jobs.empty()) {
+  if (wanted.empty()) {
     for (const auto& [path, trace] : read) {
       loaded.problems.push_back(format("%s: of attempt %d", path.c_str(), trace.identity.attempt));
     }
     return loaded;
   }
-  const std::string id = heaviest(ids);
-  const auto rank_of = [&](const std::pair<const Job, Weight>& each) {
-    const auto& [job_id, job_attempt, session, size] = each.first;
-    const bool wanted = job_id == id;
-    return std::tuple(wanted, wanted ? job_attempt : 0, each.second);
-  };
-  const Job chosen = std::max_element(jobs.begin(), jobs.end(), [&](const auto& a, const auto& b) {
-                       return rank_of(a) < rank_of(b);
-                     })->first;
+  std::string id = latest_id(all);
+  const auto of_id = [&](const auto& each) { return std::get<0>(each.first) == id; };
+  if (std::none_of(wanted.begin(), wanted.end(), of_id)) id = latest_id(wanted);
+  std::erase_if(wanted, [&](const auto& each) { return !of_id(each); });
+  const Job chosen = last_attempt(wanted);
   std::set<int32_t> others;
   // Of one rank the latest comes first.
   std::stable_sort(read.begin(), read.end(), [](const auto& a, const auto& b) {

@@ -18,9 +18,10 @@ struct Loaded {
   std::vector<int32_t> other_attempts;  ///< of the same job, which have traces here, too; ascending
 };
 
-/// Of all files of a directory those of one job (of most files, then the latest), and of its last
-/// attempt or the one that is asked for. CONFIG where the directory cannot be read or no file can
-/// be used; then the text has every problem.
+/// Of all files of a directory those of one job (that with the latest trace; of some that ended
+/// within a minute, that of most files), and of its last attempt or the one that is asked for.
+/// CONFIG where the directory cannot be read or no file can be used; then the text has every
+/// problem.
 Result<Loaded> load(const std::string& directory, std::optional<int32_t> attempt = {});
 
 /// The same of traces that were read, with their paths.

@@ -73,7 +73,7 @@ std::string report_text(const Verdict& verdict) {
   return text;
 }
 
-std::string report_json(const Verdict& verdict, const std::vector<std::string>& problems) {
+std::string report_json(const Verdict& verdict, const Loaded& loaded) {
   Json json;
   json["case"] = case_name(verdict.found);
   json["sentence"] = verdict.sentence;
@@ -81,6 +81,8 @@ std::string report_json(const Verdict& verdict, const std::vector<std::string>& 
   json["communicator"] = verdict.communicator;
   json["position"] = verdict.position;
   json["failure"] = verdict.failure;
+  json["attempt"] = loaded.traces.empty() ? 0 : loaded.traces.front().identity.attempt;
+  json["other_attempts"] = loaded.other_attempts;
   json["table"] = Json::array();
   for (const Row& row : verdict.rows) {
     json["table"].push_back({{"rank", row.rank},
@@ -93,7 +95,7 @@ std::string report_json(const Verdict& verdict, const std::vector<std::string>& 
                              {"current_for_ns", row.current_for_ns},
                              {"outcome", row.outcome}});
   }
-  json["problems"] = problems;
+  json["problems"] = loaded.problems;
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

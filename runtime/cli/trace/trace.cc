@@ -109,7 +109,7 @@ Status print_report(const TraceOptions& options) {
   const trace::Verdict verdict = trace::judge(loaded.traces, judging);
   if (!options.json) print_problems(loaded);
   const std::string text =
-      options.json ? trace::report_json(verdict, loaded.problems) : trace::report_text(verdict);
+      options.json ? trace::report_json(verdict, loaded) : trace::report_text(verdict);
   fwrite(text.data(), 1, text.size(), stdout);
   return {};
 }

@@ -93,6 +93,41 @@ TEST_CASE("of several attempts the last one is taken, or the one that is asked f
                  folder.path + "/rank-00001.attempt-2.dttrace: of attempt 2"));
 }
 
+TEST_CASE(
+    "of several jobs the one with the latest trace is taken, however many files others have") {
+  std::vector<std::pair<std::string, Trace>> read;
+  const auto add = [&](const std::string& job, int32_t attempt, uint64_t session, int32_t rank,
+                       double begin_s, double end_s) {
+    Built built(rank, 3, end_s);
+    built.allreduce(begin_s, end_s - 1);
+    built.trace().identity.job_id = job;
+    built.trace().identity.attempt = attempt;
+    built.trace().identity.session = session;
+    read.emplace_back("file " + std::to_string(read.size()), built);
+  };
+  for (int32_t attempt = 0; attempt < 3; ++attempt) {
+    for (int32_t rank = 0; rank < 3; ++rank) add("old", attempt, 1, rank, 10, 100);
+  }
+  for (int32_t rank = 0; rank < 2; ++rank) add("new", 1, 2, rank, 1000, 1100);
+  add("little", 0, 3, 0, 1090, 1101);  // at the same time, with fewer files
+  Loaded got = dt::cli::trace::choose(read);
+  REQUIRE(got.traces.size() == 2);
+  CHECK(got.traces[0].identity.job_id == "new");
+  CHECK(got.other_attempts.empty());
+  // The same name again, which begins with attempt 0.
+  for (int32_t rank = 0; rank < 2; ++rank) add("new", 0, 4, rank, 2000, 2100);
+  got = dt::cli::trace::choose(read);
+  REQUIRE(got.traces.size() == 2);
+  CHECK(got.traces[0].identity.session == 4);
+  CHECK(got.other_attempts == std::vector<int32_t>{1});
+  CHECK(dt::cli::trace::choose(read, 1).traces[0].identity.session == 2);
+  CHECK(dt::cli::trace::choose(read, 2).traces[0].identity.job_id == "old");
+  // A rank of an attempt may write after the next one has begun.
+  add("new", 1, 5, 0, 2110, 2200);
+  add("new", 0, 4, 2, 2000, 2201);
+  CHECK(dt::cli::trace::choose(read).traces[0].identity.session == 5);
+}
+
 TEST_CASE("no usable file is an error with every reason") {
   const Folder folder;
   std::ofstream(folder.path + "/rank-00005.dttrace") << "PNG";
@@ -138,7 +173,10 @@ TEST_CASE("the timeline: one time for all hosts, a row for each communicator, na
 TEST_CASE("the report for programs") {
   const std::vector<Trace> traces = {Built(0, 2).allreduce(1, -1), Built(1, 2)};
   const json report = json::parse(
-      dt::cli::trace::report_json(dt::cli::trace::judge(traces), {"a: b"}), nullptr, false);
+      dt::cli::trace::report_json(dt::cli::trace::judge(traces), {traces, {"a: b"}, {2}}), nullptr,
+      false);
+  CHECK(report["attempt"] == 0);
+  CHECK(report["other_attempts"] == json{2});
   CHECK(report["case"] == "missing call");
   CHECK(report["ranks"] == json{1});
   CHECK(report["problems"] == json{"a: b"});
