@@ -15,6 +15,7 @@
 #include "cuda/runtime.h"
 #include "launch/credentials.h"
 #include "launch/discover.h"
+#include "net/address.h"
 
 namespace dt::cli::doctor {
 
@@ -40,7 +41,7 @@ struct Meeting {
   bool torch = false;  ///< a store of PyTorch is there, which tells where rank 0 serves dt's
 };
 
-/// What an attempt to reach the rendezvous showed.
+/// What an attempt to reach the rendezvous showed; the better, the smaller the number.
 struct Reach {
   enum Kind { kOpen, kRefused, kSilent, kUnresolved, kUnroutable } kind = kOpen;
   std::string detail;         ///< the reason in words, empty when open
@@ -85,6 +86,9 @@ struct Machine {
   bool ibverbs = false;                   ///< libibverbs.so.1 can be loaded
 };
 
+/// What the best of a host's addresses shows: a name may have some that do not lead there, as
+/// localhost has ::1 on a machine without IPv6.
+Reach reach_any(const std::vector<net::Address>& addresses, Deadline deadline);
 /// Looks at this machine. Waits for the network until `deadline` at most.
 Machine survey(Deadline deadline);
 

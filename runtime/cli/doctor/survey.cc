@@ -75,20 +75,9 @@ int try_connect(const net::Address& to, Deadline deadline) {
 }
 
 Reach reach(const std::string& host, uint16_t port, Deadline deadline) {
-  Reach found;
   const auto addresses = resolve(host, port, deadline);
   if (!addresses.ok()) return {Reach::kUnresolved, addresses.status().message(), {}};
-  for (const net::Address& address : addresses.value()) {
-    const auto source = net::route_source(address);
-    found.local_address = source.ok() ? source.value().host() : std::string();
-    const int error = try_connect(address, deadline);
-    if (error == 0) return {Reach::kOpen, {}, found.local_address};
-    found.detail = errno_text(error);
-    found.kind = error == ECONNREFUSED ? Reach::kRefused
-                 : error == ETIMEDOUT  ? Reach::kSilent
-                                       : Reach::kUnroutable;
-  }
-  return found;
+  return reach_any(addresses.value(), deadline);
 }
 
 Status try_listen(const std::string& host, uint16_t port) {
@@ -184,6 +173,26 @@ void look_for_others(Deadline deadline, Machine* machine) {
 }
 
 }  // namespace
+
+Reach reach_any(const std::vector<net::Address>& addresses, Deadline deadline) {
+  Reach best{Reach::kUnresolved, "it has no address", {}};
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    const auto source = net::route_source(addresses[i]);
+    Reach found;
+    if (source.ok()) found.local_address = source.value().host();
+    // A silent one leaves time for those behind it.
+    const auto left = static_cast<int64_t>(addresses.size() - i);
+    const int64_t share_ms = std::max<int64_t>(deadline.remaining_ms(), 0) / left;
+    const int error = try_connect(addresses[i], Deadline::after_ms(share_ms));
+    if (error == 0) return found;
+    found.detail = errno_text(error);
+    found.kind = error == ECONNREFUSED ? Reach::kRefused
+                 : error == ETIMEDOUT  ? Reach::kSilent
+                                       : Reach::kUnroutable;
+    if (i == 0 || found.kind < best.kind) best = found;
+  }
+  return best;
+}
 
 Machine survey(Deadline deadline) {
   Machine machine;

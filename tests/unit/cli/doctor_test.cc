@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `dt doctor` reports, and its checks of limits, on machines that are pretended.
 #include <doctest/doctest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "cli/doctor/checks.h"
 #include "cli/doctor/report.h"
@@ -42,6 +44,26 @@ TEST_CASE("whatever is not good says what to do") {
   }
   CHECK(not_good == 11);
   CHECK(worst(report) == Grade::kBad);
+}
+
+TEST_CASE("the best of a host's addresses counts") {
+  // Bound, so that nobody else gets the port, and not listening: it refuses.
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  auto here = dt::net::literal_address("127.0.0.1", 0).value();
+  REQUIRE(bind(fd, reinterpret_cast<sockaddr*>(&here.storage), here.length) == 0);
+  REQUIRE(getsockname(fd, reinterpret_cast<sockaddr*>(&here.storage), &here.length) == 0);
+  const auto nowhere = dt::net::literal_address("255.255.255.255", 1).value();
+  const auto soon = [] { return dt::Deadline::after_ms(60'000); };
+  for (const auto& addresses : {std::vector{here, nowhere}, std::vector{nowhere, here}}) {
+    const Reach refused = reach_any(addresses, soon());
+    CHECK(refused.kind == Reach::kRefused);
+    CHECK(refused.local_address == "127.0.0.1");
+    CHECK_FALSE(refused.detail.empty());
+  }
+  CHECK(reach_any({nowhere}, soon()).kind == Reach::kUnroutable);
+  REQUIRE(listen(fd, 1) == 0);
+  CHECK(reach_any({nowhere, here, nowhere}, soon()).kind == Reach::kOpen);
+  close(fd);
 }
 
 TEST_CASE("limits are compared with what the job needs") {
