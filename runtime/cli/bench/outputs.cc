@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "cli/bench/expectation.h"
 #include "cli/bench/plot.h"
@@ -138,14 +139,6 @@ Result<bool> finish(const Options& options, const Machine& machine,
                     const std::vector<Measured>& measured) {
   if (!options.json.empty()) DT_TRY(write_text(options.json, json(machine, measured)));
   if (!options.csv.empty()) DT_TRY(write_text(options.csv, csv(measured)));
-  if (!options.plot.empty()) {
-    std::vector<Plot> plots;
-    for (const Measured& one : measured) {
-      plots.push_back(
-          {&one, measure_copies(one.options.ranks, one.options.sizes_bytes), options.wire_gbps});
-    }
-    DT_TRY(write_text(options.plot, svg_of(plots, machine)));
-  }
   const Expectation got = make_expectation(machine, measured);
   Verdict verdict;
   if (!options.expect.empty()) {
@@ -155,6 +148,17 @@ Result<bool> finish(const Options& options, const Machine& machine,
   }
   if (!options.save_expectation.empty()) {
     DT_TRY(write_text(options.save_expectation, expectation_text(machine, got)));
+  }
+  // Last: it measures once more.
+  if (!options.plot.empty()) {
+    std::vector<Plot> plots;
+    for (const Measured& one : measured) {
+      const int here = one.local_ranks > 0 ? one.local_ranks : one.options.ranks;
+      std::vector<CopyLimit> copies;  // those of the host's memory say nothing of a GPU's
+      if (!one.options.cuda) copies = measure_copies(here, one.options.sizes_bytes);
+      plots.push_back({&one, std::move(copies), options.wire_gbps});
+    }
+    DT_TRY(write_text(options.plot, svg_of(plots, machine)));
   }
   return verdict.missed == 0;
 }

@@ -9,14 +9,15 @@
 
 namespace dt::cli::bench {
 
-/// What the machine can do at one size: a copy of that many bytes by every rank at once, none of
+/// What this host can do at one size: a copy of that many bytes by every rank here at once, none of
 /// which waits for another.
 struct CopyLimit {
   int64_t bytes = 0;
   double us = 0;
 };
 
-/// Measures it with one thread per rank.
+/// Measures it with one thread per rank, at the sizes for which there is memory. Empty: there is
+/// not enough for any, or not for the threads.
 std::vector<CopyLimit> measure_copies(int ranks, const std::vector<int64_t>& sizes_bytes);
 
 /// One number of ranks and one dtype: a row of two panels.

@@ -43,6 +43,7 @@ struct Program {
 struct Measured {
   Options options;  ///< with the number of ranks and the dtype
   std::vector<Program> programs;
+  int local_ranks = 0;  ///< those on this host; 0: all
 };
 
 /// The least median among the rivals; 0 where none was measured.

@@ -152,6 +152,9 @@ TEST_CASE("bench: copies are measured for each size") {
   REQUIRE(copies.size() == 3);
   CHECK(copies[2].bytes == 65536);
   CHECK(copies[2].us > 0);
+  // Without those for which there is no memory.
+  CHECK(measure_copies(2, {8, int64_t{1} << 60}).size() == 1);
+  CHECK(measure_copies(2, {int64_t{1} << 60}).empty());
 }
 
 TEST_CASE("bench: a file that cannot be written stays as it was") {

@@ -215,7 +215,7 @@ Result<int> work(const Options& options) {
   if (!options.raw) {
     if (options.cuda) fputs(clock_line(program.rows).c_str(), stdout);
     fputs(table_footer(options, place.world_size, program.rows).c_str(), stdout);
-    Measured measured{options, {program}};
+    Measured measured{options, {program}, place.local_size};
     measured.options.ranks = place.world_size;
     DT_TRY_VALUE(const bool held, finish(options, machine, {measured}));
     good = good && held;
