@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <type_traits>
+#include <utility>
 
 #include "base/world_size.h"
 
@@ -264,7 +265,9 @@ struct OpenFile {
   }
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
-  const int fd;
+  /// False, and errno: what was written may be lost. Servers of files and quotas say so only now.
+  bool close_written() { return close(std::exchange(fd, -1)) == 0 || errno == EINTR; }
+  int fd;
 };
 
 bool write_all(int fd, std::string_view bytes) {
@@ -371,10 +374,10 @@ Result<std::string> write_trace(const std::string& directory, const Trace& trace
   // In a directory that others share, the name may be a link of theirs to a file of ours.
   unlink(temporary.c_str());
   {
-    const OpenFile file(
+    OpenFile file(
         open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
     if (file.fd < 0) return failed("make " + temporary, errno_text(errno));
-    if (!write_all(file.fd, bytes)) {
+    if (!write_all(file.fd, bytes) || !file.close_written()) {
       const std::string why = errno_text(errno);
       unlink(temporary.c_str());
       return failed("write " + temporary, why);
