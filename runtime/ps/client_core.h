@@ -117,7 +117,8 @@ class ServerLink {
   std::map<uint64_t, std::shared_ptr<Request>> unanswered_;  ///< by sequence
   std::map<uint64_t, std::string> variables_;                ///< by number
   uint64_t last_sequence_ = 0;
-  int64_t heard_ns_ = 0;
+  int64_t heard_ns_ = 0;  ///< when the server gave the last sign, at most a tick ago
+  uint64_t signs_ = 0;    ///< of link_, when it was last looked at
   int64_t signed_ns_ = 0;
   int64_t lost_ns_ = 0;   ///< 0: it was never lost
   int64_t delay_ms_ = 0;  ///< before the next try

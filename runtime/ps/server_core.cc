@@ -132,14 +132,12 @@ Status ServerCore::judge(const tcp::Hello& hello) const {
 
 std::shared_ptr<Session> ServerCore::admit(int32_t worker, tcp::Socket socket) {
   const auto session = std::make_shared<Session>(this, loop_, worker);
-  session->heard_ns = monotonic_ns();
   sessions_.insert(session);
   session->open(std::move(socket));
   return session;
 }
 
 void ServerCore::on_message(Session& session, const tcp::Header& header, std::string_view payload) {
-  session.heard_ns = monotonic_ns();
   const auto what = static_cast<What>(header.what);
   const auto damaged = [&] { drop(session, "it sends what is no message of ours"); };
   if (session.entered == (what == What::kEnter)) return damaged();
@@ -442,7 +440,7 @@ void ServerCore::tick() {
   if (options_.silence_ms > 0) {
     std::vector<std::shared_ptr<Session>> silent;
     for (const auto& session : sessions_) {
-      if (now - session->heard_ns > options_.silence_ms * kNsPerMs) silent.push_back(session);
+      if (now - session->heard_ns(now) > options_.silence_ms * kNsPerMs) silent.push_back(session);
     }
     for (const auto& session : silent) {
       on_lost(*session, format("it has been silent for %lld ms",

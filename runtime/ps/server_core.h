@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ps/checkpoint.h"
@@ -22,12 +23,17 @@ namespace dt::ps {
 class Session : public std::enable_shared_from_this<Session> {
  public:
   Session(ServerCore* core, net::Loop* loop, int32_t worker)
-      : core_(core), loop_(loop), worker_(worker) {}
+      : core_(core), loop_(loop), worker_(worker), heard_ns_(monotonic_ns()) {}
 
   void open(tcp::Socket socket);
   /// Nothing is told to the core any more.
   void close();
   bool closed() const { return core_ == nullptr; }
+  /// When its peer gave the last sign, at most a tick of the core ago.
+  int64_t heard_ns(int64_t now_ns) {
+    if (std::exchange(signs_, link_->signs()) != link_->signs()) heard_ns_ = now_ns;
+    return heard_ns_;
+  }
   int32_t worker() const { return worker_; }
   void answer(What what, uint64_t sequence, int64_t count = 0);
   void answer(What what, uint64_t sequence, std::string payload);
@@ -38,7 +44,6 @@ class Session : public std::enable_shared_from_this<Session> {
   // Used by the core.
   bool entered = false;
   bool keeps_clock = true;
-  int64_t heard_ns = 0;
   std::vector<Table*> tables;      ///< by the worker's numbers
   int32_t saves = 0;               ///< that it has asked for, and that are not over
   std::vector<uint64_t> goodbyes;  ///< which are answered after these
@@ -63,6 +68,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::string payload_;
   int64_t unsent_ = 0;  ///< bytes of answers
   bool receiving_ = false;
+  uint64_t signs_ = 0;  ///< of the link, when it was last looked at
+  int64_t heard_ns_;
 };
 
 /// What a Server has on its loop's thread.

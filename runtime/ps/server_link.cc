@@ -95,6 +95,7 @@ void ServerLink::dialled(Result<tcp::Socket> result) {
   }
   phase_ = Phase::kEntering;
   heard_ns_ = monotonic_ns();
+  signs_ = 0;
   link_ = std::make_shared<tcp::Link>(
       loop_,
       [this, alive = alive_](const std::string& reason) {
@@ -162,7 +163,6 @@ void ServerLink::receive() {
 }
 
 void ServerLink::on_message() {
-  heard_ns_ = monotonic_ns();
   core_->room().statistics.with(
       [&](Client::Statistics& all) { all.received_bytes += header_.bytes; });
   const std::string_view payload(payload_.data(), static_cast<size_t>(header_.bytes));
@@ -343,6 +343,9 @@ void ServerLink::fail_all(const Status& status) {
 
 void ServerLink::sign(int64_t now_ns) {
   if (phase_ == Phase::kIdle || phase_ == Phase::kClosed) return;
+  if (link_ != nullptr && std::exchange(signs_, link_->signs()) != link_->signs()) {
+    heard_ns_ = now_ns;
+  }
   const int64_t limit_ms = connected() ? options_.silence_ms : kGreetingMs;
   if (limit_ms > 0 && now_ns - heard_ns_ > limit_ms * kNsPerMs) {
     return lose(format("it has been silent for %lld ms", static_cast<long long>(limit_ms)));

@@ -203,9 +203,13 @@ bool Link::write_lane(size_t lane) {
   if (taken >= 0) {
     sent += taken;
     ++moves_;
+    if (std::exchange(lanes_[lane].full, false)) ++signs_;
     return true;
   }
-  if (would_block(errno)) return true;
+  if (would_block(errno)) {
+    lanes_[lane].full = true;
+    return true;
+  }
   const std::string reason = errno_text(errno);
   if (find_left()) {
     lose_to_leaver(header_);
@@ -250,6 +254,7 @@ bool Link::read_header() {
     return false;
   }
   ++moves_;
+  ++signs_;
   header_bytes_ += static_cast<size_t>(got);
   if (!header_is_here()) return true;
   for (Lane& lane : lanes_) lane.received = 0;
@@ -274,6 +279,7 @@ bool Link::read_lane(size_t lane) {
   if (got > 0) {
     received += got;
     ++moves_;
+    ++signs_;
     return true;
   }
   if (got < 0 && would_block(errno)) return true;

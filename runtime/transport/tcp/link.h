@@ -77,6 +77,10 @@ class Link : public std::enable_shared_from_this<Link> {
   /// Looks at the socket without being told to. True: something moved.
   bool poll();
 
+  /// Grows with each sign of the peer: bytes of it came, or the kernel took more of ours after its
+  /// buffers were full, which needs the peer's. A long message over a slow connection is no
+  /// silence.
+  uint64_t signs() const { return signs_; }
   /// Whether something is under way, for messages.
   bool sending() const { return !outgoing_.empty(); }
   bool receiving() const { return !incoming_.empty(); }
@@ -106,6 +110,7 @@ class Link : public std::enable_shared_from_this<Link> {
     bool wants_read = false;
     bool wants_write = false;
     bool unwanted = false;  ///< the loop told of bytes that nobody awaits
+    bool full = false;      ///< the kernel had no room for what was to be sent
   };
   struct Share {
     int64_t begin;
@@ -150,6 +155,7 @@ class Link : public std::enable_shared_from_this<Link> {
   bool due_write_ = false;
   bool foreseen_ = false;  ///< the next message has come and is not the last one
   uint64_t moves_ = 0;     ///< calls that moved bytes
+  uint64_t signs_ = 0;
   std::deque<Outgoing> outgoing_;
   std::deque<Incoming> incoming_;
   Header header_;  ///< of the message that is coming in

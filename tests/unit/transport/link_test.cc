@@ -207,6 +207,50 @@ TEST_CASE("Link: who leaves gives all connections, but none where any has half o
   }
 }
 
+TEST_CASE("Link: a message that is half sent or half received is a sign of the peer") {
+  Side side;
+  auto sockets = connected_pair();
+  const Header incoming = message_of(5, 100);
+  std::vector<char> got(100);
+  Event half;
+  side.open(std::move(sockets.first));
+  side.loop->run([&] {
+    side.link->receive(
+        [&](const Header&) -> void* {
+          half.set();
+          return got.data();
+        },
+        [] {});
+  });
+  put(sockets.second, &incoming, sizeof incoming);
+  REQUIRE(half.wait(kUntilHere));
+  uint64_t heard = 0;
+  const std::vector<char> data(16 << 20);  // more than sockets hold
+  side.loop->run([&] {
+    heard = side.link->signs();
+    side.link->send(message_of(5, data.size()), data.data(), [] {});
+    (void)side.link->poll();
+  });
+  CHECK(heard > 0);
+  const auto signs = [&] {
+    uint64_t now = 0;
+    side.loop->run([&] { now = side.link->signs(); });
+    return now;
+  };
+  // What the kernel took says nothing of the peer.
+  CHECK(signs() == heard);
+  std::vector<char> taken(8 << 20);
+  size_t bytes = 0;
+  const Deadline deadline = Deadline::after_ms(60'000);
+  while (bytes < taken.size() && !deadline.passed()) {
+    const ssize_t now = recv(sockets.second.fd(), taken.data(), taken.size() - bytes, 0);
+    if (now > 0) bytes += static_cast<size_t>(now);
+  }
+  CHECK(bytes == taken.size());
+  CHECK(signs() > heard);
+  CHECK(side.link->sending());
+}
+
 TEST_CASE("Link: who waits only for what came ahead of time does not wait for more to come") {
   Side side;
   auto sockets = connected_pair();
