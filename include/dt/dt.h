@@ -2984,9 +2984,10 @@ typedef struct dt_ps_server_options {
   const char* checkpoint;
   int64_t save_every_ms; /**< >= 0: a checkpoint, while pushes come; the first one once there is a
                             variable; 60000. 0: at the end and by dt_ps_save() only */
-  int64_t absent_ms;     /**< >= 0: a worker that was lost for so long is not waited for any more;
-                            10000 */
-  int64_t arrival_ms;    /**< >= 0: nor is one that has not come by then; 300000 */
+  int64_t absent_ms;     /**< >= 0: once a worker has left, one that was lost is waited for so
+                            long; 10000 */
+  int64_t arrival_ms;    /**< >= 0: so long for workers that have not come yet, and for one to come
+                            back where all were lost; 300000 */
 } dt_ps_server_options;
 
 /** Sets struct_size and the defaults. @param options may not be NULL. @thread any */
@@ -3043,8 +3044,9 @@ DT_API dt_status dt_ps_server_port(dt_ps_server* server, int32_t* out_port);
  * @param server     the handle.
  * @param timeout_ms < 0: for as long as it takes; 0: only looks.
  * @param out_ended  gives 1, or 0 where the time-out came first; may be NULL.
- * @return DT_OK; DT_ERR_TIMEOUT: no worker came within arrival_ms; DT_ERR_SYSTEM: the last
- *         checkpoint could not be written; DT_ERR_ABORTED: dt_ps_server_destroy() came first.
+ * @return DT_OK; DT_ERR_TIMEOUT: no worker came within arrival_ms; DT_ERR_PEER_LOST: all were lost
+ *         without a goodbye and none came back; DT_ERR_SYSTEM: the last checkpoint could not be
+ *         written; DT_ERR_ABORTED: dt_ps_server_destroy() came first.
  * @thread any
  * @since ABI 0
  */

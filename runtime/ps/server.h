@@ -34,10 +34,12 @@ class Server {
     net::Security security;
     std::string directory;           ///< of checkpoints; empty: none
     int64_t save_every_ms = 60'000;  ///< 0: only when asked, and at the end
-    int64_t absent_ms = 10'000;      ///< a worker that was lost for so long does not come back
-    int64_t arrival_ms = 300'000;    ///< a worker that has not come by then never will
-    int64_t silence_ms = 0;          ///< a silent worker counts as lost; 0: never
-    LoggerPtr logger;                ///< may be null
+    /// A worker that was lost for so long does not come back, once another has said goodbye.
+    int64_t absent_ms = 10'000;
+    /// A worker that has not come by then never will; nor does one of workers that all were lost.
+    int64_t arrival_ms = 300'000;
+    int64_t silence_ms = 0;  ///< a silent worker counts as lost; 0: never
+    LoggerPtr logger;        ///< may be null
   };
   struct Statistics {
     std::atomic<int64_t> workers{0};  ///< that are connected
@@ -57,7 +59,7 @@ class Server {
 
   uint16_t port() const { return port_; }
   /// True: it has ended, because all workers have left; false: not yet. TIMEOUT: none came.
-  /// ABORTED: stop() came first.
+  /// PEER_LOST: all were lost, without a goodbye. ABORTED: stop() came first.
   Result<bool> wait(const Wait& wait);
   /// Any thread: serves no more, frees its port, and ends wait(). Writes no checkpoint.
   void stop();

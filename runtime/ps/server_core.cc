@@ -425,9 +425,9 @@ void ServerCore::on_lost(Session& session, const std::string& reason) {
   member.absent_ns = monotonic_ns();
   --statistics_->workers;
   if (!member.said_goodbye && options_.logger != nullptr) {
-    options_.logger->log(LogLevel::kWarning, "%s: %s is lost: %s; the others go on",
-                         own_text().c_str(), who(session.worker(), member.host, member.pid).c_str(),
-                         reason.c_str());
+    options_.logger->log(LogLevel::kWarning, "%s: %s is lost: %s; %s", own_text().c_str(),
+                         who(session.worker(), member.host, member.pid).c_str(), reason.c_str(),
+                         after_loss().c_str());
   }
   review_clocks();
   look_for_end();
@@ -458,10 +458,27 @@ void ServerCore::tick() {
   timer_->start(kServerTickMs);
 }
 
+/// How long a lost worker may be away. While none has said goodbye the job is not near its end: if
+/// all are lost, somebody is likely to start them again, and that takes as long as a first start.
+int64_t ServerCore::patience_ms() const {
+  const bool some_left = std::any_of(members_.begin(), members_.end(),
+                                     [](const auto& each) { return each.second.said_goodbye; });
+  return some_left ? options_.absent_ms : std::max(options_.absent_ms, options_.arrival_ms);
+}
+
+/// For texts: what follows when a worker is lost.
+std::string ServerCore::after_loss() const {
+  for (const auto& [worker, member] : members_) {
+    if (member.session != nullptr) return "the others go on";
+  }
+  if (closed_) return "it was the last one";
+  return format("no worker is connected now; one may come back within %lld ms",
+                static_cast<long long>(patience_ms()));
+}
+
 bool ServerCore::gone(const Member& member, int64_t now_ns) const {
   if (member.session != nullptr) return false;
-  return member.said_goodbye || closed_ ||
-         now_ns - member.absent_ns > options_.absent_ms * kNsPerMs;
+  return member.said_goodbye || closed_ || now_ns - member.absent_ns > patience_ms() * kNsPerMs;
 }
 
 /// Whether a worker that has not come yet still may.
@@ -495,8 +512,48 @@ void ServerCore::look_for_end() {
                              "started, and with the same list of servers and the same token",
                              own_text().c_str(), static_cast<long long>(options_.arrival_ms))));
   }
-  if (options_.directory.empty()) return end({});
-  save([this](const Status& status) { end(status); });
+  const Status how = came == 0 ? Status() : after_all_have_gone(now);
+  if (options_.directory.empty()) return end(how);
+  save([this, how](const Status& status) { end(status.ok() ? how : status); });
+}
+
+/// PEER_LOST where all workers were lost before the job came to its end. One that is not back when
+/// the others have left is logged.
+Status ServerCore::after_all_have_gone(int64_t now_ns) const {
+  if (closed_) return {};  // who closed it knows how the workers ended
+  const std::pair<const int32_t, Member>* last_lost = nullptr;
+  bool some_left = false;
+  for (const auto& each : members_) {
+    some_left |= each.second.said_goodbye;
+    if (each.second.said_goodbye) continue;
+    if (last_lost == nullptr || each.second.absent_ns > last_lost->second.absent_ns) {
+      last_lost = &each;
+    }
+  }
+  if (last_lost == nullptr) return {};
+  const auto& [worker, member] = *last_lost;
+  const std::string last = format("%s was lost %lld ms ago and did not come back",
+                                  who(worker, member.host, member.pid).c_str(),
+                                  static_cast<long long>((now_ns - member.absent_ns) / kNsPerMs));
+  if (some_left) {
+    if (options_.logger != nullptr) {
+      options_.logger->log(LogLevel::kWarning,
+                           "%s ends: the other workers have left, and %s; raise absent_ms if it "
+                           "may be away for longer",
+                           own_text().c_str(), last.c_str());
+    }
+    return {};
+  }
+  ErrorInfo info;
+  info.code = Code::kPeerLost;
+  info.rank = worker;
+  info.host = member.host;
+  info.pid = member.pid;
+  info.message = format(
+      "%s: all workers were lost, and none said goodbye: %s; look why they "
+      "ended, or raise arrival_ms if they are started again later",
+      own_text().c_str(), last.c_str());
+  return Status(std::move(info));
 }
 
 void ServerCore::end(Status status) {

@@ -120,9 +120,12 @@ class ServerCore {
   const std::pair<const int32_t, Member>* slowest() const;
   void review_clocks();
   void tick();
+  int64_t patience_ms() const;
+  std::string after_loss() const;
   bool gone(const Member& member, int64_t now_ns) const;
   bool may_come(int64_t now_ns) const;
   void look_for_end();
+  Status after_all_have_gone(int64_t now_ns) const;
   /// A checkpoint is due at that time, or earlier.
   void save_by(int64_t at_ns);
   void begin_saving();

@@ -77,9 +77,10 @@ namespace Dt
         /// <summary>Between checkpoints, while pushes come; 0: at the end and by <see cref="Ps.Save"/>
         /// only.</summary>
         public long SaveEveryMs { get; set; } = 60000;
-        /// <summary>A worker that was lost for so long is not waited for any more.</summary>
+        /// <summary>Once a worker has left, a lost one is waited for so long.</summary>
         public long AbsentMs { get; set; } = 10000;
-        /// <summary>Nor is one that has not come by then.</summary>
+        /// <summary>How long it waits for workers that have not come yet, and for one to come back where
+        /// all were lost.</summary>
         public long ArrivalMs { get; set; } = 300000;
     }
 

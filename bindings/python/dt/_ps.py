@@ -141,8 +141,8 @@ class PsServer(_Owner):
     config: ps.servers (port 0: the kernel chooses), ps.index, ps.workers, job.id
     checkpoint: a directory that is there, for this server's file; a server that finds it begins with it
     save_every_ms: between checkpoints, while pushes come; 0: at the end and by Ps.save() only
-    absent_ms: a worker that was lost for so long is not waited for any more
-    arrival_ms: nor is one that has not come by then
+    absent_ms: once a worker has left, a lost one is waited for so long
+    arrival_ms: how long it waits for workers that have not come yet, and for one to come back where all were lost
     """
 
     def __init__(self, config: Optional[Config] = None, checkpoint: Union[str, "os.PathLike[str]", None] = None,

@@ -184,6 +184,42 @@ TEST_CASE("a checkpoint of other servers is refused") {
   base.directory = folder.path;
   {
     const auto servers = serve(2, base);
+TEST_CASE("servers whose workers are all lost wait for one to come back") {
+  Server::Options base;
+  base.workers = 1;
+  base.absent_ms = 0;
+  const auto servers = serve(1, base);
+  auto client = join(*servers, 0);
+  const int32_t x = client->open(matrix("x", 2, 1), patient()).value();
+  REQUIRE(push(*client, x, {1}, {1}).ok());
+  client = nullptr;
+  CHECK_FALSE(servers->servers[0]->wait(Wait{Deadline::after_ms(300), nullptr}).value());
+  // Started again, it goes on as the same worker.
+  client = join(*servers, 0);
+  const int32_t y = client->open(matrix("x", 2, 1), patient()).value();
+  CHECK(pull_all(*client, y) == std::vector<float>{0, -1});
+  REQUIRE(client->leave(patient()).ok());
+  CHECK(servers->servers[0]->wait(patient()).value());
+}
+
+TEST_CASE("servers whose workers are all lost, and do not come back, name the last one") {
+  Server::Options base;
+  base.absent_ms = 0;
+  Status status(Code::kTimeout, "");
+  // On a busy machine a worker takes its time to come.
+  for (base.arrival_ms = 200; status.code() == Code::kTimeout; base.arrival_ms *= 4) {
+    const auto servers = serve(1, base);
+    join(*servers, 3) = nullptr;
+    status = servers->servers[0]->wait(patient()).status();
+  }
+  CHECK(status.code() == Code::kPeerLost);
+  CHECK(status.info().rank == 3);
+  CHECK(
+      contains(status.message(),
+               "all workers were lost, and none said goodbye: worker 3 (there pid 1003) was lost"));
+  CHECK(contains(status.message(), "raise arrival_ms"));
+}
+
     const auto client = join(*servers, 0);
     (void)client->open(matrix("x", 10, 2), patient()).value();
     REQUIRE(client->save(patient()).ok());

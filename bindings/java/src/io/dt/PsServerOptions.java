@@ -10,8 +10,9 @@ import java.nio.file.Path;
  *     with it; null: a server that is lost takes its values with it
  * @param saveEveryMs between checkpoints, while pushes come; 0: at the end and by {@link Ps#save}
  *     only
- * @param absentMs a worker that was lost for so long is not waited for any more
- * @param arrivalMs nor is one that has not come by then
+ * @param absentMs once a worker has left, a lost one is waited for so long
+ * @param arrivalMs how long it waits for workers that have not come yet, and for one to come back
+ *     where all were lost
  */
 public record PsServerOptions(
     Path checkpoint, long saveEveryMs, long absentMs, long arrivalMs) {
