@@ -312,29 +312,41 @@ Status Client::issue(std::shared_ptr<Call> call, Requests parts) {
     call->work->complete({});
     return {};
   }
+  const uint64_t place = room_->queue.with([](Room::Queue& queue) {
+    queue.waiting.insert(++queue.last);
+    return queue.last;
+  });
   for (;;) {
     const uint32_t ticket = room_->bell.prepare();
-    int64_t taken = room_->bytes.load();
-    const bool fits = taken <= 0 || taken + bytes <= options_.most_bytes;
-    if (fits && room_->bytes.compare_exchange_strong(taken, taken + bytes)) {
-      room_->bell.cancel();
-      break;
-    }
-    if (!fits && call->deadline.passed()) {
-      room_->bell.cancel();
-      std::string missing;
-      loop_->run([&] { missing = core_->missing(); });
-      return Status(Code::kTimeout,
-                    format("%s: %lld bytes of earlier calls were not answered within %lld ms; "
-                           "parameter servers: %s",
-                           call->what.c_str(), static_cast<long long>(taken),
-                           static_cast<long long>(call->deadline.limit_ms()), missing.c_str()));
-    }
-    if (fits) {
-      room_->bell.cancel();
-    } else {
+    const bool late = call->deadline.passed();
+    int64_t taken = 0;
+    bool others_wait = false;
+    const bool enters = room_->queue.with([&](Room::Queue& queue) {
+      taken = room_->bytes.load();
+      const bool fits = taken <= 0 || taken + bytes <= options_.most_bytes;
+      const bool next = *queue.waiting.begin() == place;
+      if (next && fits) room_->bytes += bytes;
+      if ((next && fits) || late) queue.waiting.erase(place);
+      others_wait = !queue.waiting.empty();
+      return next && fits;
+    });
+    if (!enters && !late) {
       room_->bell.sleep(ticket, call->deadline);
+      continue;
     }
+    room_->bell.cancel();
+    if (others_wait) room_->bell.ring();  // another one is next
+    if (enters) break;
+    std::string missing;
+    loop_->run([&] { missing = core_->missing(); });
+    return Status(
+        Code::kTimeout,
+        format("%s: no room for its %lld bytes within %lld ms: calls of %lld bytes are "
+               "under way, and others may wait in front of it; give it more time, or "
+               "raise queue_bytes (%lld); parameter servers: %s",
+               call->what.c_str(), static_cast<long long>(bytes),
+               static_cast<long long>(call->deadline.limit_ms()), static_cast<long long>(taken),
+               static_cast<long long>(options_.most_bytes), missing.c_str()));
   }
   loop_->post([this, parts = std::move(parts)]() mutable {
     for (size_t server = 0; server < parts.size(); ++server) {

@@ -102,7 +102,7 @@ class Client {
   Status change(bool sets, int32_t number, const int64_t* rows, int64_t count, const float* values,
                 double rate, const std::shared_ptr<backend::Work>& work);
   Result<Variable> begin(int32_t number, const int64_t* rows, int64_t count) const;
-  /// Hands requests to the loop, once there is room for them.
+  /// Hands requests to the loop, once there is room for them; calls that wait get it in turn.
   Status issue(std::shared_ptr<Call> call,
                std::vector<std::vector<std::shared_ptr<Request>>> parts);
   /// One request to each server; waits for the answers.

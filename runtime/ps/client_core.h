@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -49,8 +50,15 @@ struct Request {
 
 /// What callers and the loop share of a Client.
 struct Client::Room {
-  std::atomic<int64_t> bytes{0};  ///< under way
-  Doorbell bell;                  ///< rung when they become fewer
+  /// Calls that wait for room, by the order in which they came: a large one would otherwise never
+  /// find any while other threads make small ones.
+  struct Queue {
+    uint64_t last = 0;
+    std::set<uint64_t> waiting;
+  };
+  std::atomic<int64_t> bytes{0};  ///< under way; calls add theirs under the queue's lock
+  Guarded<Queue> queue;
+  Doorbell bell;  ///< rung when bytes become fewer, or the queue shorter
   Guarded<Statistics> statistics;
 };
 

@@ -2,10 +2,12 @@
 // Parameter servers and workers that are lost, come back and end; checkpoints.
 #include <doctest/doctest.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,6 +30,19 @@ Status until_lost(F&& call) {
   Status status = call();
   while (status.code() == Code::kTimeout && !deadline.passed()) status = call();
   return status;
+}
+
+/// Whether a thread sleeps, and not just for a lock: many looks in a row say so.
+bool waits(pid_t thread) {
+  if (thread == 0) return false;
+  for (int look = 0; look < 50; ++look) {
+    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    const size_t end = text.rfind(')');
+    if (end == std::string::npos || text.compare(end, 3, ") S") != 0) return false;
+    std::this_thread::yield();
+  }
+  return true;
 }
 
 }  // namespace
@@ -169,21 +184,6 @@ TEST_CASE("servers end when all workers have left, or were lost for long") {
   CHECK(pull_all(*again, y) == std::vector<float>(9000, -1));
 }
 
-TEST_CASE("a server that nobody comes to says so") {
-  Server::Options base;
-  base.arrival_ms = 100;
-  const auto servers = serve(1, base);
-  const Status status = servers->servers[0]->wait(patient()).status();
-  CHECK(status.code() == Code::kTimeout);
-  CHECK(contains(status.message(), "no worker has come within 100 ms"));
-}
-
-TEST_CASE("a checkpoint of other servers is refused") {
-  const Folder folder;
-  Server::Options base;
-  base.directory = folder.path;
-  {
-    const auto servers = serve(2, base);
 TEST_CASE("servers whose workers are all lost wait for one to come back") {
   Server::Options base;
   base.workers = 1;
@@ -220,6 +220,21 @@ TEST_CASE("servers whose workers are all lost, and do not come back, name the la
   CHECK(contains(status.message(), "raise arrival_ms"));
 }
 
+TEST_CASE("a server that nobody comes to says so") {
+  Server::Options base;
+  base.arrival_ms = 100;
+  const auto servers = serve(1, base);
+  const Status status = servers->servers[0]->wait(patient()).status();
+  CHECK(status.code() == Code::kTimeout);
+  CHECK(contains(status.message(), "no worker has come within 100 ms"));
+}
+
+TEST_CASE("a checkpoint of other servers is refused") {
+  const Folder folder;
+  Server::Options base;
+  base.directory = folder.path;
+  {
+    const auto servers = serve(2, base);
     const auto client = join(*servers, 0);
     (void)client->open(matrix("x", 10, 2), patient()).value();
     REQUIRE(client->save(patient()).ok());
@@ -366,6 +381,51 @@ TEST_CASE("a call that needs more than there may be under way goes on after a re
   CHECK(pull_all(client, x) == std::vector<float>(9000, 0));
   CHECK(client.statistics().reconnects == 1);
   CHECK(pull_all(client, x) == std::vector<float>(9000, 0));
+}
+
+TEST_CASE("calls that find no room get it in turn, so that small ones do not pass a large one") {
+  const Folder folder;
+  Server::Options base;
+  base.directory = folder.path;
+  const auto servers = serve(1, base);
+  Client::Options options = worker_options(servers->addresses, 0);
+  options.most_bytes = 1000;
+  auto made = Client::connect(options, patient());
+  REQUIRE(made.ok());
+  Client& client = *made.value();
+  const int32_t x = client.open(matrix("x", 3000, 3), patient()).value();
+  REQUIRE(client.save(patient()).ok());
+  servers->kill(0);  // until it is back nothing is answered
+  const int64_t row = 0;
+  const std::vector<float> ones(9000, 1);
+  const auto first = std::make_shared<backend::Work>();
+  REQUIRE(client.push(x, &row, 1, ones.data(), -1, first).ok());
+  std::atomic<pid_t> threads[2] = {0, 0};
+  Status ended[2];
+  std::thread large([&] {
+    threads[0] = gettid();
+    ended[0] = push_all(client, x, ones);
+  });
+  const Deadline deadline = Deadline::after_ms(kPatienceMs);
+  while (!waits(threads[0]) && !deadline.passed()) std::this_thread::yield();
+  std::atomic<bool> entered{false};
+  std::thread small([&] {
+    threads[1] = gettid();
+    ended[1] = finish([&](const auto& work) {
+      const Status issued = client.push(x, &row, 1, ones.data(), -1, work);
+      entered = true;
+      return issued;
+    });
+  });
+  while (!entered && !waits(threads[1]) && !deadline.passed()) std::this_thread::yield();
+  CHECK_FALSE(entered);
+  servers->start(0);
+  large.join();
+  small.join();
+  for (const Status& each : ended) CHECK_MESSAGE(each.ok(), each.message());
+  const std::vector<float> values = pull_all(client, x);
+  CHECK(values[0] == -3);
+  CHECK(values[8999] == -1);
 }
 
 TEST_CASE("a push that has failed takes no effect when the servers come back") {
