@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ps/table.h"
 
+#include <sys/mman.h>
+
 #include <cmath>
 #include <cstring>
 
@@ -42,6 +44,8 @@ Result<std::unique_ptr<Table>> Table::create(const Variable& variable, int32_t s
   table->memory_ = std::move(memory).value();
   char* at = table->memory_->data();
   if (at == nullptr) return table;  // it keeps no row
+  // With huge pages (transparent_hugepage=always) each row that is used would take 2 MiB.
+  (void)madvise(at, static_cast<size_t>(bytes), MADV_NOHUGEPAGE);
   table->updates_ = reinterpret_cast<uint32_t*>(at);
   at += updates;
   table->values_ = reinterpret_cast<float*>(at);
