@@ -3019,8 +3019,8 @@ static inline void dt_ps_server_statistics_init(dt_ps_server_statistics* statist
 
 /**
  * Serves as the parameter server that this process is. Returns once it listens: then
- * dt_ps_server_wait(). It listens on its own address of the list, if that is of this host's
- * loopback, else on its port of all addresses; or on the socket that `dt run` gave it.
+ * dt_ps_server_wait(). It listens on its own address of the list, if that is localhost or an address
+ * of loopback, otherwise on its port of all addresses; or on the socket that `dt run` gave it.
  * @param config     ps.servers (port 0: the kernel chooses), ps.index, ps.workers, job.id; borrowed
  *                   during the call; NULL: dt_config_create(NULL).
  * @param options    NULL: defaults.
@@ -3154,7 +3154,7 @@ DT_API dt_status dt_ps_connect(const dt_config* config, const dt_ps_options* opt
  * @param spec         initialised by dt_ps_spec_init(); borrowed during the call.
  * @param out_variable gives its number, which holds for this handle.
  * @return DT_OK; DT_ERR_MISMATCH: it is there with another spec; DT_ERR_OUT_OF_MEMORY: of a server;
- *         DT_ERR_PEER_LOST, DT_ERR_TIMEOUT.
+ *         DT_ERR_PEER_LOST, DT_ERR_TIMEOUT, DT_ERR_ABORTED.
  * @thread any
  * @since ABI 0
  */
@@ -3172,7 +3172,7 @@ DT_API dt_status dt_ps_variable(dt_ps* ps, const dt_ps_spec* spec, int32_t* out_
  *                  NULL: the call returns then.
  * @return DT_OK; DT_ERR_PEER_LOST: a server was lost and did not come back in time, or came back
  *         without what it had; DT_ERR_TIMEOUT; DT_ERR_INVALID_STATE after dt_ps_leave();
- *         DT_ERR_UNSUPPORTED from an evaluator.
+ *         DT_ERR_ABORTED: dt_ps_destroy() came first; DT_ERR_UNSUPPORTED from an evaluator.
  * @thread any; pushes of one thread take effect in their order
  * @since ABI 0
  */
@@ -3218,7 +3218,8 @@ DT_API dt_status dt_ps_set(dt_ps* ps, int32_t variable, const int64_t* rows, int
  * @param ps    the handle.
  * @param ahead >= 0; 0: steps are in step. -1: counts the step and does not wait.
  * @return DT_OK; DT_ERR_TIMEOUT: names the slowest worker; DT_ERR_PEER_LOST: a server;
- *         DT_ERR_UNSUPPORTED from an evaluator.
+ *         DT_ERR_INVALID_STATE after dt_ps_leave(); DT_ERR_ABORTED: dt_ps_destroy() came first, or
+ *         another thread's call; DT_ERR_UNSUPPORTED from an evaluator.
  * @thread one at a time
  * @since ABI 0
  */
@@ -3228,8 +3229,8 @@ DT_API dt_status dt_ps_clock(dt_ps* ps, int64_t ahead);
  * Makes every server write a checkpoint, and waits for that. Workers go on meanwhile: each row is as
  * it was at some time of the writing.
  * @param ps the handle.
- * @return DT_OK; DT_ERR_INVALID_STATE: a server has no directory; DT_ERR_SYSTEM: the reason of the
- *         server; DT_ERR_PEER_LOST, DT_ERR_TIMEOUT.
+ * @return DT_OK; DT_ERR_INVALID_STATE: a server has no directory, or after dt_ps_leave();
+ *         DT_ERR_SYSTEM: the reason of the server; DT_ERR_PEER_LOST, DT_ERR_TIMEOUT, DT_ERR_ABORTED.
  * @thread any
  * @since ABI 0
  */
@@ -3256,7 +3257,7 @@ DT_API dt_status dt_ps_stats(dt_ps* ps, dt_ps_statistics* out_statistics);
  * that follow give DT_ERR_INVALID_STATE, but for this one, which tries again after an error and then
  * does nothing, dt_ps_stats() and dt_ps_fd().
  * @param ps the handle.
- * @return DT_OK; DT_ERR_PEER_LOST, DT_ERR_TIMEOUT.
+ * @return DT_OK; DT_ERR_PEER_LOST, DT_ERR_TIMEOUT, DT_ERR_ABORTED.
  * @thread any
  * @since ABI 0
  */
