@@ -30,14 +30,6 @@ Deadline deadline_at(int64_t at_ns) {
   return Deadline::after_ns(std::max<int64_t>(at_ns - monotonic_ns(), 0));
 }
 
-/// Moves what is overdue into news of its own, for later.
-void take_overdue(int32_t rank, NamedNews* news, std::vector<std::pair<int32_t, NamedNews>>* late) {
-  if (news->overdue.empty()) return;
-  late->emplace_back(rank, NamedNews());
-  late->back().second.heard = news->heard;
-  std::swap(late->back().second.overdue, news->overdue);
-}
-
 }  // namespace
 
 NamedThread::NamedThread(Parts parts)
@@ -296,13 +288,14 @@ bool NamedThread::awaits_answer() {
 
 /// Of rank 0.
 Result<bool> NamedThread::coordinate() {
-  // No rank is reported as missing while its message, or that of rank 0, is still to be read.
-  std::vector<std::pair<int32_t, NamedNews>> late;
   NamedNews news = take_news();
-  take_overdue(0, &news, &late);
+  // No rank is reported as missing while its message, or that of rank 0, is still to be read.
+  NamedNews late;
+  late.heard = news.heard;
+  std::swap(late.overdue, news.overdue);
   if (!news.empty()) DT_TRY(table_->hear(0, news, monotonic_ns()));
-  DT_TRY(listen_to_all(&late));
-  for (const auto& [from, overdue] : late) DT_TRY(table_->hear(from, overdue, monotonic_ns()));
+  DT_TRY(listen_to_all());
+  if (!late.empty()) DT_TRY(table_->hear(0, late, monotonic_ns()));
   const auto stalls = table_->stalls(monotonic_ns());
   if (!stalls.empty()) {
     state_.with(
@@ -328,14 +321,13 @@ Result<bool> NamedThread::coordinate() {
   return false;
 }
 
-Status NamedThread::listen_to_all(std::vector<std::pair<int32_t, NamedNews>>* late) {
+Status NamedThread::listen_to_all() {
   for (int32_t peer = 1; peer < comm_->size(); ++peer) {
     while (!table_->has_left(peer)) {
       std::string bytes;
       DT_TRY_VALUE(const bool arrived, receivers_[static_cast<size_t>(peer)]->receive(&bytes));
       if (!arrived) break;
-      DT_TRY_VALUE(NamedNews news, unpack_news(bytes));
-      take_overdue(peer, &news, late);
+      DT_TRY_VALUE(const NamedNews news, unpack_news(bytes));
       DT_TRY(table_->hear(peer, news, monotonic_ns()));
     }
   }

@@ -6,7 +6,6 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
-#include <utility>
 #include <vector>
 
 #include "base/guarded.h"
@@ -94,8 +93,7 @@ class NamedThread : public std::enable_shared_from_this<NamedThread> {
   Result<bool> step();
   Result<bool> talk_to_coordinator();
   Result<bool> coordinate();
-  /// `late` gets what is overdue on other ranks, to be heard after the messages of all.
-  Status listen_to_all(std::vector<std::pair<int32_t, NamedNews>>* late);
+  Status listen_to_all();
   Status answer();
   NamedNews take_news();
   bool awaits_answer();
