@@ -164,3 +164,41 @@ TEST_CASE("Host: a queued operation whose turn comes in time does not time out e
     }
   });
 }
+
+TEST_CASE("Host: what a late rank has all it needs for ends well, though the communicator broke") {
+  for (const Kind kind : {Kind::kAllreduce, Kind::kSend}) {
+    for (const bool quiesced : {false, true}) {
+      play(two_ranks(true), [&](Rank& rank) {
+        const Deadline deadline = Deadline::after_ms(30'000);
+        std::vector<int32_t> data(3, rank.rank + 1);
+        Collective operation = receive_from_1(data.data(), deadline);
+        operation.kind = kind;
+        operation.root = 1 - rank.rank;
+        operation.count = 3;
+        operation.send = data.data();
+        if (rank.rank == 1) {
+          rank.meet();  // rank 0 has begun
+          if (kind == Kind::kSend) operation.kind = Kind::kRecv;
+          rank.expect_ok(rank.backend->run(operation), "run");
+          rank.meet();
+          return rank.meet();
+        }
+        auto begun = std::make_shared<Work>();
+        auto behind = std::make_shared<Work>();
+        rank.expect_ok(rank.backend->submit(operation, begun), "submit");
+        (void)rank.backend->wait(*begun, {Deadline::after_ms(0)});
+        rank.expect_ok(rank.backend->submit(barrier_until(deadline), behind), "submit");
+        rank.meet();
+        rank.meet();  // rank 1 has its result
+        rank.backend->interrupt(Status(Code::kPeerLost, "rank 1 is gone"));
+        if (quiesced) rank.expect(rank.backend->quiesce({deadline}), "quiesce");
+        rank.expect(rank.backend->wait(*begun, {deadline}), "it ends");
+        rank.expect(rank.backend->wait(*behind, {deadline}), "the barrier ends");
+        rank.expect_ok(begun->status(), "what had begun");
+        rank.expect(data[0] == (kind == Kind::kSend ? 1 : 3), "the result");
+        rank.expect(behind->status().code() == Code::kPeerLost, "the barrier");
+        rank.meet();
+      });
+    }
+  }
+}
