@@ -55,6 +55,12 @@ class FakeNccl {
   /// After an abort the communicators of the peers come to kRemoteError, as with sockets; by
   /// default they notice nothing, as with NVLink.
   virtual void set_peers_notice_abort(bool notice) = 0;
+  /// An abort returns when the stream has passed the communicator's operations, as NCCL's does:
+  /// what lies in front of them there holds it up. By default it returns at once.
+  virtual void set_abort_synchronises(bool synchronises) = 0;
+  /// A destroy and an abort return when all ranks have finalized or aborted, as NCCL's do for ranks
+  /// of one host that use each other's proxy threads.
+  virtual void set_destroy_waits_for_peers(bool waits) = 0;
   virtual void order(const Order& order) = 0;
   /// Lets go of all hung calls and forgets all orders.
   virtual void release() = 0;
@@ -66,7 +72,7 @@ class FakeNccl {
   virtual int64_t calls(const std::string& function) = 0;
   /// Communicators that were neither destroyed nor aborted.
   virtual int64_t communicators() = 0;
-  /// The most threads that called on one communicator; aborts do not count.
+  /// The most threads that called on one communicator; calls that end it do not count.
   virtual int64_t threads() = 0;
   virtual std::vector<Seen> initialised() = 0;
   /// What NCCL would answer with a hang, wrong data or a crash: ranks that call different

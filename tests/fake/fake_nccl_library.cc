@@ -68,6 +68,7 @@ struct Group {
   Answer failed = Answer::kSuccess;
   std::vector<std::pair<CommunicatorPtr, Task>> tasks;
   std::vector<CommunicatorPtr> joining;
+  std::vector<CommunicatorPtr> aborting;
 };
 thread_local Group t_group;
 thread_local std::string t_last_error;
@@ -92,6 +93,14 @@ class Library final : public FakeNccl {
     const Lock lock(mutex_);
     peers_notice_abort_ = notice;
   }
+  void set_abort_synchronises(bool synchronises) override {
+    const Lock lock(mutex_);
+    abort_synchronises_ = synchronises;
+  }
+  void set_destroy_waits_for_peers(bool waits) override {
+    const Lock lock(mutex_);
+    destroy_waits_for_peers_ = waits;
+  }
   void order(const Order& order) override {
     const Lock lock(mutex_);
     orders_.push_back(order);
@@ -109,6 +118,8 @@ class Library final : public FakeNccl {
     version_ = kVersion;
     polls_ = kPolls;
     peers_notice_abort_ = false;
+    abort_synchronises_ = false;
+    destroy_waits_for_peers_ = false;
     calls_.clear();
     threads_ = 0;
     seen_.clear();
@@ -219,11 +230,11 @@ class Library final : public FakeNccl {
       return bad;
     }
     comm->finalizing = true;
-    ++comm->world->finalized;
+    comm->world->ended.insert(comm->rank);
     change_.notify_all();
     start_progress(*comm, call.stays);
     if (!comm->blocking) return Answer::kInProgress;
-    await(lock, "ncclCommFinalize", [&] { return comm->aborted || is_finalized(*comm); });
+    await(lock, "ncclCommFinalize", [&] { return comm->aborted || comm->running == 0; });
     return comm->aborted ? Answer::kInternalError : Answer::kSuccess;
   }
 
@@ -239,8 +250,8 @@ class Library final : public FakeNccl {
     if (comm->state == Answer::kInProgress) {
       misuses_.push_back("ncclCommDestroy while the previous call is in progress");
     }
+    await(lock, "ncclCommDestroy", [&] { return comm->running == 0 && may_end(*comm); });
     communicators_.erase(handle);
-    await(lock, "ncclCommDestroy", [&] { return comm->running == 0; });
     return Answer::kSuccess;
   }
 
@@ -249,6 +260,7 @@ class Library final : public FakeNccl {
     CommunicatorPtr comm = find(handle, "ncclCommAbort");
     if (comm == nullptr) return Answer::kInvalidArgument;
     comm->aborted = true;
+    comm->world->ended.insert(comm->rank);
     communicators_.erase(handle);
     if (peers_notice_abort_) {
       for (const auto& [other, peer] : communicators_) {
@@ -257,7 +269,13 @@ class Library final : public FakeNccl {
     }
     change_.notify_all();
     Call call = begin(lock, "ncclCommAbort", comm.get());
-    return call.answered ? call.answer : Answer::kSuccess;
+    if (call.answered) return call.answer;
+    if (t_group.depth > 0) {
+      t_group.aborting.push_back(comm);
+    } else {
+      await_abort(lock, *comm);
+    }
+    return Answer::kSuccess;
   }
 
   Answer submit(Comm handle, Task task) {
@@ -330,7 +348,9 @@ class Library final : public FakeNccl {
   /// Counts the call and follows an order for it. `comm` may be null.
   Call begin(Lock& lock, const char* function, Communicator* comm) {
     ++calls_[function];
-    if (comm != nullptr && strcmp(function, "ncclCommAbort") != 0) {
+    const bool ends =
+        strcmp(function, "ncclCommAbort") == 0 || strcmp(function, "ncclCommFinalize") == 0;
+    if (comm != nullptr && !ends && !comm->finalizing) {
       comm->threads.insert(std::this_thread::get_id());
       threads_ = std::max(threads_, static_cast<int64_t>(comm->threads.size()));
     }
@@ -414,8 +434,15 @@ class Library final : public FakeNccl {
     comm.stays = stays;
   }
 
-  bool is_finalized(const Communicator& comm) const {
-    return comm.running == 0 && comm.world->finalized == comm.world->size;
+  /// Whether the communicator's peers let a destroy or an abort return.
+  bool may_end(const Communicator& comm) const {
+    return !destroy_waits_for_peers_ ||
+           static_cast<int>(comm.world->ended.size()) == comm.world->size;
+  }
+
+  void await_abort(Lock& lock, const Communicator& comm) {
+    await(lock, "ncclCommAbort",
+          [&] { return (!abort_synchronises_ || comm.running == 0) && may_end(comm); });
   }
 
   /// How far the last call on a non-blocking communicator is; enqueues what it waits for.
@@ -424,7 +451,7 @@ class Library final : public FakeNccl {
     if (comm.stays || comm.polls_left-- > 0) return Answer::kInProgress;
     const World& world = *comm.world;
     if (static_cast<int>(world.joined.size()) < world.size) return Answer::kInProgress;
-    if (comm.finalizing && !is_finalized(comm)) return Answer::kInProgress;
+    if (comm.finalizing && comm.running > 0) return Answer::kInProgress;
     comm.state = Answer::kSuccess;
     comm.initialised = true;
     enqueue(lock, std::exchange(comm.pending, {}));
@@ -453,6 +480,7 @@ class Library final : public FakeNccl {
   Answer end_group(Lock& lock) {
     const Group group = std::exchange(t_group, Group());
     for (const CommunicatorPtr& comm : group.joining) await_join(lock, *comm);
+    for (const CommunicatorPtr& comm : group.aborting) await_abort(lock, *comm);
     std::vector<Operation> operations;
     for (const auto& [comm, given] : group.tasks) {
       Task task = given;
@@ -541,6 +569,8 @@ class Library final : public FakeNccl {
   int version_ = kVersion;
   int polls_ = kPolls;
   bool peers_notice_abort_ = false;
+  bool abort_synchronises_ = false;
+  bool destroy_waits_for_peers_ = false;
   std::deque<Order> orders_;
   int releases_ = 0;
   int hung_ = 0;

@@ -57,7 +57,7 @@ struct Message {
 struct World {
   int size = 0;
   std::set<int> joined;
-  int finalized = 0;
+  std::set<int> ended;  // ranks that finalized or aborted
   std::map<int64_t, Round> rounds;
   std::map<std::pair<int, int>, std::deque<Message>> mail;  // by source and destination
   std::vector<std::string>* misuses = nullptr;              // gets what ranks do wrong

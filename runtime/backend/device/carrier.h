@@ -15,6 +15,9 @@ namespace dt::backend {
 /// the calls, which is the same on all ranks. Nothing here waits: begin what there is to do, then
 /// look again and again whether it is done. Where a call fails the communicator is broken, and
 /// abort() follows.
+///
+/// end() and release() may wait, so each runs on a thread of its own. While one of them runs, that
+/// thread has the carrier: on another one only grace_ms(), has_memory() and waits_for() are called.
 class Carrier {
  public:
   virtual ~Carrier() = default;
@@ -37,19 +40,24 @@ class Carrier {
   /// it.
   virtual bool has_memory() const { return false; }
   virtual Result<void*> allocate(int64_t /*bytes*/) { return nullptr; }
-  /// Also after abort(), close() and release().
+  /// Also after abort(), end() and release().
   virtual void free(void* /*pointer*/) {}
 
   /// Looks for errors of operations that were enqueued. Cheap.
   virtual Status check() = 0;
-  /// Around the abort() of several communicators.
-  virtual void group_aborts(bool /*begin*/) {}
-  /// Ends what is under way, whatever peers do. Only release() comes after it.
+  /// Gives up what is under way, whatever peers do. Only end() and release() come after it.
   virtual void abort() = 0;
-  /// Goes on with a peaceful end; nothing is under way. True: it has come to its end.
-  virtual Result<bool> close() = 0;
-  /// Gives memory back: the GPU has passed all that was enqueued, and the communicator is aborted
-  /// or closed. Where that cannot be known this is not called, and the memory is left behind.
+  /// Whether end() has something to do.
+  virtual bool has_end() const { return false; }
+  /// Around the end() of several communicators that were aborted, on the same thread.
+  virtual void group_aborts(bool /*begin*/) {}
+  /// Ends the communicator. After abort() whatever peers do; otherwise nothing is under way, and it
+  /// ends in peace, or is aborted when `peace` is over. May wait for peers, and for all that the
+  /// GPU has to do. Only release() comes after it.
+  virtual void end(const Wait& /*peace*/) {}
+  /// Gives memory back: the GPU has passed all that was enqueued, and the communicator has ended.
+  /// May wait for all that the GPU has to do. Where it is not known what the GPU has passed, this
+  /// is not called, and the memory is left behind.
   /// False: something else still uses it; called again.
   virtual bool release() = 0;
   /// For messages: what something that does not end may be waiting for. Any thread.

@@ -10,7 +10,7 @@
 namespace dt::backend {
 namespace {
 
-constexpr int64_t kCloseMs = 30'000;  // other ranks may let go of a communicator much later
+constexpr int64_t kCloseMs = 30'000;  // for a communicator to end in peace
 constexpr int64_t kLeaveMs = 1'000;   // when the job ends, memory in use after this is left behind
 // The device thread keeps deadlines, and ends what was broken. Who still waits this much later
 // knows that it hangs.
@@ -20,6 +20,7 @@ constexpr int64_t kTakenCallMs = 60'000;
 constexpr int64_t kUnusedMs =
     1'000;                           // an aborted operation may use its buffers no longer than this
 constexpr size_t kTogetherMax = 64;  // sends and receives that were not grouped by the caller
+constexpr int64_t kReleaseLookNs = 1'000'000;  // how often an ending thread tries again
 
 }  // namespace
 
@@ -347,7 +348,7 @@ DeviceChannel::Turn DeviceChannel::advance() {
   }
   progressed |= run_calls();
   const Turn ending = end();
-  if (interrupt_.fired()) return aborted_ ? ending : Turn::kBusy;
+  if (interrupt_.fired()) return aborted_ || closed_ ? ending : Turn::kBusy;
   const bool busy = lists_.with([](const Lists& lists) {
     return !lists.queued.empty() || !lists.enqueuing.empty() || !lists.under_way.empty() ||
            !lists.calls.empty() || (lists.opening != nullptr && !lists.opening->is_set());
@@ -386,7 +387,7 @@ bool DeviceChannel::advance_opening() {
 }
 
 bool DeviceChannel::run_calls() {
-  if (!batch_.empty() || wants_abort()) return false;
+  if (!batch_.empty() || wants_abort() || ending_ != nullptr) return false;
   const auto calls = lists_.with([](Lists& lists) { return std::exchange(lists.calls, {}); });
   for (const auto& each : calls) {
     each->status = each->task();
@@ -458,14 +459,44 @@ void DeviceChannel::keep_deadlines(int64_t now_ns) {
 
 // ---- the device thread: the end ----
 
-void DeviceChannel::abort() {
+bool DeviceChannel::abort() {
   batch_.clear();
   if (options_.gate != nullptr) options_.gate->close(interrupt_.status());
   options_.carrier->abort();
   aborted_ = true;
   // Its operations fail when the GPU has passed them.
   told_ended_ = Deadline::after_ms(kUnusedMs);
-  mark_last();
+  const bool has_end = options_.carrier->has_end();
+  if (!has_end) mark_last();
+  return has_end;
+}
+
+bool DeviceChannel::is_under_way() const {
+  return lists_.with([](const Lists& lists) {
+    return !lists.under_way.empty() || !lists.enqueuing.empty() ||
+           (lists.opening != nullptr && !lists.opening->is_set());
+  });
+}
+
+void DeviceChannel::add_awaited(std::vector<Question>* awaited) const {
+  const auto add = [&](const OperationPtr& each) {
+    // The events of steps may go with them, once the caller knows that the operation failed.
+    const auto& steps = each->collective.steps;
+    awaited->push_back([device = device_, launch = each->launch, has_steps = steps != nullptr,
+                        held = std::weak_ptr(steps)] {
+      const auto is_ahead = [&](cuda::Event event) {
+        const auto passed = device->runtime().passed(event);
+        return passed.ok() && !passed.value();
+      };
+      if (!has_steps) return is_ahead(launch->ready);
+      const auto inputs = held.lock();
+      return inputs != nullptr && std::any_of(inputs->after.begin(), inputs->after.end(), is_ahead);
+    });
+  };
+  lists_.with([&](const Lists& lists) {
+    for (const OperationPtr& each : lists.under_way) add(each);
+    for (const OperationPtr& each : lists.enqueuing) add(each);
+  });
 }
 
 void DeviceChannel::mark_last() {
@@ -490,13 +521,21 @@ bool DeviceChannel::passed_last() const {
   return true;
 }
 
-/// A broken communicator is aborted before; a retiring one is closed when nothing is under way.
+/// A broken communicator is aborted before; a retiring one ends when nothing of it is under way.
 DeviceChannel::Turn DeviceChannel::end() {
   if (wants_abort()) return Turn::kBusy;
+  const bool ending = !await_ending();
   if (aborted_ && !all_failed_) {
-    if (last_ != nullptr && !passed_last() && !told_ended_.passed()) return Turn::kBusy;
+    const bool passed = !ending && (last_ == nullptr || passed_last());
+    if (!passed && !told_ended_.passed()) return Turn::kBusy;
     all_failed_ = true;
     fail_all();
+  }
+  if (ending) {
+    // While one is aborted, it is looked at whether that hangs.
+    if (!has_waited()) return aborted_ ? Turn::kBusy : Turn::kEnding;
+    leave_behind();
+    return Turn::kIdle;
   }
   const bool retires = lists_.with([&](Lists& lists) {
     if (!lists.retiring) return false;
@@ -509,35 +548,85 @@ DeviceChannel::Turn DeviceChannel::end() {
     return true;
   });
   if (retires && !aborted_ && !closed_) {
-    if (!device_->may_synchronise() && !device_->is_ending()) return Turn::kBusy;
-    if (closes_.is_never()) closes_ = Deadline::after_ms(kCloseMs);
-    const auto answer = options_.carrier->close();
-    closed_ = answer.ok() && answer.value();
-    if (!closed_ && answer.ok() && !closes_.passed()) return Turn::kBusy;
-    if (!closed_) abort();
+    closes_ = Deadline::after_ms(kCloseMs);
+    if (options_.carrier->has_end()) {
+      start_ending([this] { end_now(); });
+      closed_ = ending_ != nullptr;  // otherwise again in the next turn
+      return Turn::kBusy;
+    }
+    closed_ = true;
   }
   return (aborted_ || closed_) && !left() ? Turn::kBusy : Turn::kIdle;
 }
 
+void DeviceChannel::start_ending(std::function<void()> body) {
+  ending_over_.store(false);
+  auto thread = device_->start_ending([self = shared_from_this(), body = std::move(body)] {
+    body();
+    self->ending_is_over();
+  });
+  if (thread.ok()) ending_ = std::move(thread).value();
+}
+
+void DeviceChannel::ending_is_over() {
+  ending_over_.store(true);
+  device_->look_again();
+}
+
+/// Whether no ending thread is at work, or no longer.
+bool DeviceChannel::await_ending() {
+  if (ending_ == nullptr) return true;
+  if (!ending_over_.exchange(false)) return false;
+  (void)ending_->join({});  // within a few instructions
+  ending_ = nullptr;
+  if (!carrier_released_) mark_last();  // NCCL enqueues until then
+  return true;
+}
+
 /// Gives back what the GPU may have used until now. Freeing waits for the whole device (cudaFree
-/// does so itself, before ncclMemFree dt does), so it is done when no operation is under way there;
+/// does so itself, before ncclMemFree dt does), so an ending thread does it; where that takes long
 /// at the end of the job it is left behind instead.
 bool DeviceChannel::left() {
-  if (carrier_released_ && used_.empty()) return true;
-  if (last_ == nullptr) mark_last();
-  const bool unused = passed_last() && device_->may_synchronise();
-  if (unused && !carrier_released_) carrier_released_ = options_.carrier->release();
-  if (!unused || !carrier_released_) {
-    if (device_->is_ending() && leaves_behind_.is_never()) {
-      leaves_behind_ = Deadline::after_ms(kLeaveMs);
-    }
-    if (last_ != nullptr && !leaves_behind_.passed()) return false;
-    static_cast<void>(new auto(used_));
+  if (carrier_released_ && used_.empty()) {
+    last_ = nullptr;
+    return true;
   }
-  carrier_released_ = true;
-  used_.clear();
-  last_ = nullptr;
+  if (last_ == nullptr) mark_last();
+  if (passed_last()) start_ending([this] { give_back(); });
+  if (last_ != nullptr && !has_waited()) return false;
+  leave_behind();
   return true;
+}
+
+void DeviceChannel::give_back() {
+  while (!carrier_released_) {
+    carrier_released_ = options_.carrier->release();
+    if (carrier_released_) break;
+    if (left_behind_.load()) return;
+    (void)Event().wait({Deadline::after_ns(kReleaseLookNs)});
+  }
+  used_.clear();
+}
+
+/// The job is at its end, and has waited for this communicator.
+bool DeviceChannel::has_waited() {
+  if (device_->is_ending() && leaves_behind_.is_never()) {
+    leaves_behind_ = Deadline::after_ms(kLeaveMs);
+  }
+  return leaves_behind_.passed();
+}
+
+/// An ending thread holds the channel, and frees what it can when it comes to its end.
+void DeviceChannel::leave_behind() {
+  left_behind_.store(true);
+  const auto keep = [](std::vector<std::shared_ptr<void>>* used) {
+    if (!used->empty()) static_cast<void>(new auto(std::exchange(*used, {})));
+  };
+  lists_.with([&](Lists& lists) { keep(&lists.used); });
+  if (ending_ != nullptr) return;
+  keep(&used_);
+  carrier_released_ = true;
+  last_ = nullptr;
 }
 
 // ---- completion ----

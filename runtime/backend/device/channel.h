@@ -16,6 +16,7 @@
 #include "base/fifo.h"
 #include "base/guarded.h"
 #include "base/pool.h"
+#include "base/thread.h"
 
 namespace dt::backend {
 
@@ -29,6 +30,15 @@ namespace dt::backend {
 /// only where that takes long, or the abort hangs, it is completed without. Whoever takes an
 /// operation out of the lists completes it, so it is completed once. Nobody holds the lock during a
 /// call to CUDA, NCCL or a callback.
+///
+/// What may wait for peers or for the whole GPU, the carrier's end() and release() and the freeing
+/// of `used_`, runs on an ending thread, so that the device thread goes on with the other
+/// communicators. The device thread starts it and joins it (`ending_`). In between the ending
+/// thread alone uses the carrier, `used_` and `carrier_released_`; start and join order its
+/// accesses and those of the device thread. It reads `closes_`, which does not change meanwhile.
+/// Everything else stays the device thread's. A channel has one ending thread at a time, which
+/// holds the channel: one that still waits when the job ends is left behind with all that it may
+/// touch.
 class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
  public:
   struct Options {
@@ -91,13 +101,26 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   Launched launch(size_t places);
   enum class Turn {
     kIdle,        ///< nothing to do until woken
+    kEnding,      ///< an ending thread is at work, and calls look_again()
     kBusy,        ///< something is under way
     kProgressed,  ///< and went on
   };
   Turn advance();
-  bool wants_abort() const { return interrupt_.fired() && !aborted_; }
+  bool wants_abort() const { return interrupt_.fired() && !aborted_ && !closed_; }
+  /// True: its end is left to do, on a thread for which ends_on() and end_now() are called.
+  bool abort();
+  void ends_on(std::shared_ptr<EndingThread> thread) { ending_ = std::move(thread); }
+  /// Whether operations are launched and have not ended, or it is being opened.
+  bool is_under_way() const;
+  using Question = std::function<bool()>;
+  /// Adds for each launched operation whether its inputs are not ready yet. Also to be asked when
+  /// the operation has failed.
+  void add_awaited(std::vector<Question>* awaited) const;
+
+  // The thread that ends it, or several that were aborted:
   void group_aborts(bool begin) { options_.carrier->group_aborts(begin); }
-  void abort();
+  void end_now() { options_.carrier->end(Wait{closes_, &interrupt_}); }
+  void ending_is_over();
 
  private:
   struct Operation {
@@ -145,9 +168,14 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   bool complete_some();
   void keep_deadlines(int64_t now_ns);
   Turn end();
+  void start_ending(std::function<void()> body);
+  bool await_ending();
   void mark_last();
   bool passed_last() const;
   bool left();
+  bool has_waited();
+  void leave_behind();
+  void give_back();
   void suspect(const Status& status);
   void break_with(const Status& status);
   void fail_unlaunched();
@@ -180,8 +208,11 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   Deadline suspicion_ends_ = Deadline::never();
   bool all_failed_ = false;
   Deadline told_ended_ = Deadline::never();
-  bool closed_ = false;
-  Deadline closes_ = Deadline::never();  ///< a peaceful end takes no longer
+  bool closed_ = false;                   ///< has ended in peace, or an ending thread is at it
+  Deadline closes_ = Deadline::never();   ///< a peaceful end takes no longer
+  std::shared_ptr<EndingThread> ending_;  ///< null: no ending thread
+  std::atomic<bool> left_behind_{false};  ///< the job has ended
+  std::atomic<bool> ending_over_{false};  ///< it has done its work
   bool carrier_released_ = false;
   std::vector<std::shared_ptr<void>> used_;
   std::shared_ptr<Launch> last_;  ///< behind all that it enqueued

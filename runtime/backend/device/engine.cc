@@ -95,20 +95,22 @@ Result<bool> DeviceThread::await(cuda::Event event, const Wait& wait) {
 
 void DeviceThread::enlist(std::shared_ptr<DeviceChannel> channel, size_t count) {
   mail_.with([&](Mail& mail) { mail.order.insert(mail.order.end(), count, channel); });
-  has_mail_.store(true);
-  bell_.ring();
+  look_again();
 }
 
 void DeviceThread::wake(std::shared_ptr<DeviceChannel> channel) {
   mail_.with([&](Mail& mail) { mail.woken.push_back(std::move(channel)); });
+  look_again();
+}
+
+void DeviceThread::look_again() {
   has_mail_.store(true);
   bell_.ring();
 }
 
 void DeviceThread::stop() {
   mail_.with([](Mail& mail) { mail.stopping = true; });
-  has_mail_.store(true);
-  bell_.ring();
+  look_again();
 }
 
 void DeviceThread::operation_ended() {
@@ -130,8 +132,10 @@ void DeviceThread::look_after() {
 }
 
 Status DeviceThread::hang(int64_t limit_ms) const {
-  const int64_t since_ns = turn_since_ns_.load();
-  if (since_ns == 0 || monotonic_ns() - since_ns < limit_ms * 1'000'000) return {};
+  const auto is_late = [&](int64_t since_ns) {
+    return since_ns != 0 && monotonic_ns() - since_ns >= limit_ms * 1'000'000;
+  };
+  if (!is_late(turn_since_ns_.load()) && !is_late(abort_since_ns_.load())) return {};
   const auto all = watched_.with([](const auto& channels) { return channels; });
   for (const auto& each : all) {
     const auto channel = each.lock();
@@ -170,16 +174,20 @@ void DeviceThread::run() {
     bool progressed = launch_in_order();
     bool busy = launching_ != nullptr;
     abort_broken(live);
+    watch_aborts(live);
     std::erase_if(live, [&](const std::shared_ptr<DeviceChannel>& channel) {
       const DeviceChannel::Turn turn = channel->advance();
-      busy |= turn != DeviceChannel::Turn::kIdle;
+      busy |= turn != DeviceChannel::Turn::kIdle && turn != DeviceChannel::Turn::kEnding;
       progressed |= turn == DeviceChannel::Turn::kProgressed;
       return turn == DeviceChannel::Turn::kIdle;
     });
     if (progressed || told) idle_since_ns = monotonic_ns();
+    busy |= !farewell.is_never();
     if (!progressed && (farewell.is_never() || !live.empty())) nap(idle_since_ns, busy);
   }
   turn_since_ns_.store(0);
+  abort_since_ns_.store(0);
+  aborting_.clear();
   order_.clear();
   launching_ = nullptr;
   // What was woken since: it holds this thread's object, which would hold it.
@@ -237,9 +245,60 @@ void DeviceThread::abort_broken(const Channels& live) {
                                   [](const auto& channel) { return channel->broken().ok(); });
   if (others && !aborts_.passed()) return;
   aborts_ = Deadline::never();
-  if (broken.size() > 1) broken[0]->group_aborts(true);
-  for (const auto& channel : broken) channel->abort();
-  if (broken.size() > 1) broken[0]->group_aborts(false);
+  // Their operations are told that they failed before the GPU has passed them, where that is late.
+  Aborts aborts;
+  for (const auto& channel : live) {
+    if (!channel->broken().ok()) channel->add_awaited(&aborts.awaited);
+  }
+  for (const Aborts& earlier : aborting_) {
+    aborts.awaited.insert(aborts.awaited.end(), earlier.awaited.begin(), earlier.awaited.end());
+  }
+  Channels ending;
+  for (const auto& channel : broken) {
+    if (channel->abort()) ending.push_back(channel);
+  }
+  if (ending.empty()) return;
+  const auto end = [ending] {
+    if (ending.size() > 1) ending[0]->group_aborts(true);
+    for (const auto& channel : ending) channel->end_now();
+    if (ending.size() > 1) ending[0]->group_aborts(false);
+    for (const auto& channel : ending) channel->ending_is_over();
+  };
+  auto thread = start_ending(end);
+  if (!thread.ok()) return end();
+  aborts.thread = thread.value();
+  for (const auto& channel : ending) channel->ends_on(aborts.thread);
+  aborting_.push_back(std::move(aborts));
+}
+
+/// Sets since when an abort hangs, as hang() says.
+void DeviceThread::watch_aborts(const Channels& live) {
+  std::erase_if(aborting_, [](const Aborts& each) { return each.thread->ended(); });
+  int64_t oldest_ns = 0;
+  if (!aborting_.empty()) {
+    const bool others = std::any_of(live.begin(), live.end(), [](const auto& channel) {
+      return channel->broken().ok() && channel->is_under_way();
+    });
+    const int64_t now_ns = monotonic_ns();
+    for (Aborts& each : aborting_) {
+      while (!each.awaited.empty() && !each.awaited.back()()) each.awaited.pop_back();
+      if (others || !each.awaited.empty()) {
+        each.since_ns = 0;
+        continue;
+      }
+      if (each.since_ns == 0) each.since_ns = now_ns;
+      if (oldest_ns == 0 || each.since_ns < oldest_ns) oldest_ns = each.since_ns;
+    }
+  }
+  abort_since_ns_.store(oldest_ns);
+}
+
+Result<std::shared_ptr<EndingThread>> DeviceThread::start_ending(std::function<void()> body) {
+  return EndingThread::start("ends a communicator", [runtime = runtime_, body = std::move(body)] {
+    pthread_setname_np(pthread_self(), "dt-end");
+    (void)runtime->select_for_thread();
+    body();
+  });
 }
 
 void DeviceThread::nap(int64_t idle_since_ns, bool under_way) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "base/log.h"
 #include "base/pool.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "base/wait.h"
 #include "cuda/runtime.h"
 
@@ -27,6 +29,7 @@ class DeviceChannel;
 /// communicators of one device deadlock each other.
 ///
 /// The thread polls: it never waits inside CUDA, nor for peers, so that a dead one cannot hold it.
+/// Calls that end a communicator do wait; threads of their own make them, see DeviceChannel.
 /// What it calls may hang all the same (NCCL in a faulty network). Whoever waits, and whoever calls
 /// look_after() now and then, sees that by the operations' deadlines and fails them; the thread is
 /// then left behind, with all that it may still touch: channels and carriers hold this, the thread
@@ -55,6 +58,8 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
   void enlist(std::shared_ptr<DeviceChannel> channel, size_t count);
   /// The channel has something else to do.
   void wake(std::shared_ptr<DeviceChannel> channel);
+  /// For a channel that the thread looks at already.
+  void look_again();
   /// For drain().
   void operation_began() { unended_.fetch_add(1, std::memory_order_relaxed); }
   void operation_ended();
@@ -63,14 +68,15 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
   /// Fails operations long past their deadlines, and those of broken communicators that this thread
   /// has not ended: it hangs in a call.
   void look_after();
-  /// Not ok: a call that this thread made has not returned for so long, and a communicator is
-  /// broken; the reason of that.
+  /// Not ok: a communicator is broken, and a call that this thread made, or the abort of a
+  /// communicator, has not returned for so long; the reason why it is broken. An abort waits for
+  /// what the GPU has in front of it, so the time does not count while operations of whole
+  /// communicators are launched, or inputs of broken ones are not ready.
   Status hang(int64_t limit_ms) const;
 
   // This thread:
-  /// Whether a call that waits for all of the device can be made: no operation is under way, which
-  /// might wait for a peer.
-  bool may_synchronise() const { return unended_.load() == 0; }
+  /// Runs `body`, which may wait for peers and for all of the device, on a thread of its own.
+  Result<std::shared_ptr<EndingThread>> start_ending(std::function<void()> body);
   /// The engine is gone: nothing may take long any more.
   bool is_ending() const { return ending_; }
 
@@ -94,6 +100,13 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
     ~Loan();
   };
 
+  /// Communicators that are aborted together.
+  struct Aborts {
+    std::shared_ptr<EndingThread> thread;
+    std::vector<std::function<bool()>> awaited;  ///< inputs in front that are not ready
+    int64_t since_ns = 0;  ///< it waits for nothing else since then; 0: it may
+  };
+
   explicit DeviceThread(std::shared_ptr<cuda::Runtime> runtime) : runtime_(std::move(runtime)) {}
   Status prepare(cuda::StreamPriority priority);
   Result<std::unique_ptr<Launch>> make_launch();
@@ -101,6 +114,7 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
   void take_mail(Channels* live, Deadline* farewell);
   bool launch_in_order();
   void abort_broken(const Channels& live);
+  void watch_aborts(const Channels& live);
   void nap(int64_t idle_since_ns, bool under_way);
   void stop();
 
@@ -115,6 +129,8 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
   Guarded<Mail> mail_;
   std::atomic<bool> has_mail_{false};
   std::atomic<int64_t> turn_since_ns_{0};  ///< when the turn under way began; 0: it sleeps
+  /// Since when the oldest abort waits for nothing else; 0: none does.
+  std::atomic<int64_t> abort_since_ns_{0};
   Doorbell bell_;
   Event ended_;
   Status selected_;  ///< of the device, for this thread; before started_
@@ -125,6 +141,7 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
   std::shared_ptr<DeviceChannel> launching_;  ///< whose operations are being enqueued
   bool ending_ = false;
   Deadline aborts_ = Deadline::never();  ///< others that break with the first are aborted together
+  std::vector<Aborts> aborting_;
 };
 
 /// Owns that thread. Its destructor ends it; channels that wait for their peers' end have a second.

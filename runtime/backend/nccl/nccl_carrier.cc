@@ -45,7 +45,8 @@ nccl::Op op_of(Dtype dtype, ReduceOp op) {
   }
 }
 
-constexpr int32_t kGroupAbort = 22200;  // the first version that can
+constexpr int32_t kGroupAbort = 22200;        // the first version that can
+constexpr int64_t kFinalizeLookNs = 200'000;  // how often a thread that ends one looks
 
 class NcclCarrier final : public Carrier {
  public:
@@ -68,7 +69,8 @@ class NcclCarrier final : public Carrier {
   Status check() override;
   void group_aborts(bool begin) override;
   void abort() override;
-  Result<bool> close() override;
+  bool has_end() const override { return comm_ != nullptr; }
+  void end(const Wait& peace) override;
   bool release() override;
   const char* waits_for() const override { return waits_for_.load(std::memory_order_relaxed); }
 
@@ -89,6 +91,7 @@ class NcclCarrier final : public Carrier {
   Result<bool> advance_opening();
   Status called(const char* call, nccl::Answer answer);
   Result<bool> settled();
+  bool finalize(const Wait& wait);
   Status error(const char* call, nccl::Answer answer) const;
   Status enqueue_alone(const Collective& collective);
   Status scale_before(const Collective& collective);
@@ -108,7 +111,7 @@ class NcclCarrier final : public Carrier {
   NcclOptions options_;
   nccl::Comm comm_ = nullptr;
   void* scratch_ = nullptr;  ///< one element, for barriers and the first operation
-  bool finalizing_ = false;
+  bool aborted_ = false;
   std::atomic<const char*> waits_for_ = "the other ranks";  ///< read by callers, for messages
 
   Opening opening_ = Opening::kLetter;
@@ -269,29 +272,34 @@ void NcclCarrier::group_aborts(bool begin) {
 void NcclCarrier::abort() {
   begun_.clear();
   for (auto& [pointer, handle] : registered_) handle = nullptr;  // they go with the communicator
+  aborted_ = true;
+}
+
+/// ncclCommAbort and ncclCommDestroy wait inside, also for non-blocking communicators: until the
+/// stream has passed all operations of the communicator, and all in front of them (an operation
+/// that has not started does not see the abort); for memory that they free, until the whole GPU
+/// is idle; and, where ranks of one host use each other's proxy threads, until these peers have
+/// finalized or aborted theirs.
+void NcclCarrier::end(const Wait& peace) {
   if (comm_ == nullptr) return;
-  (void)nccl().comm_abort(std::exchange(comm_, nullptr));
+  const bool finalized = !aborted_ && finalize(peace);
+  const nccl::Comm comm = std::exchange(comm_, nullptr);
+  (void)(finalized ? nccl().comm_destroy(comm) : nccl().comm_abort(comm));
+}
+
+bool NcclCarrier::finalize(const Wait& wait) {
+  for (auto& [pointer, handle] : registered_) deregister(std::exchange(handle, nullptr));
+  nccl::Answer answer = nccl().comm_finalize(comm_);
+  while (answer == nccl::Answer::kInProgress) {
+    if (wait.interrupted() || wait.deadline.passed()) return false;
+    (void)Event().wait({Deadline::after_ns(kFinalizeLookNs)});
+    if (nccl().comm_get_async_error(comm_, &answer) != nccl::Answer::kSuccess) return false;
+  }
+  return answer == nccl::Answer::kSuccess;
 }
 
 bool NcclCarrier::release() {
   if (scratch_ != nullptr) (void)device_->runtime().release(std::exchange(scratch_, nullptr));
-  return true;
-}
-
-Result<bool> NcclCarrier::close() {
-  if (comm_ == nullptr) return true;
-  nccl::Answer answer = nccl::Answer::kInProgress;
-  if (!std::exchange(finalizing_, true)) {
-    for (auto& [pointer, handle] : registered_) deregister(std::exchange(handle, nullptr));
-    answer = nccl().comm_finalize(comm_);
-  } else if (const nccl::Answer asked = nccl().comm_get_async_error(comm_, &answer);
-             asked != nccl::Answer::kSuccess) {
-    return error("ncclCommGetAsyncError", asked);
-  }
-  if (answer == nccl::Answer::kInProgress) return false;
-  if (answer != nccl::Answer::kSuccess) return options_.library->error("ncclCommFinalize", answer);
-  answer = nccl().comm_destroy(std::exchange(comm_, nullptr));
-  if (answer != nccl::Answer::kSuccess) return options_.library->error("ncclCommDestroy", answer);
   return true;
 }
 

@@ -51,7 +51,6 @@ class StagedCarrier final : public Carrier {
     todo_.clear();
     options_.on_host->interrupt(Status(Code::kAborted, "the communicator on the device is broken"));
   }
-  Result<bool> close() override { return true; }
   bool release() override;
   const char* waits_for() const override { return "the other ranks' part, over host memory"; }
 

@@ -49,6 +49,17 @@ void fail_rank_0(dt::nccl::Answer answer) {
   fake().order(order);
 }
 
+/// Whether no abort counts as hanging. One that does hang is found: it has begun for long enough.
+bool no_hang(const Rank& rank) {
+  const Deadline deadline = Deadline::after_ms(20'000);
+  while (fake().calls("ncclCommAbort") == 0 && !deadline.passed()) sched_yield();
+  const Deadline old = Deadline::after_ms(5);
+  while (!old.passed()) sched_yield();
+  // A turn of the device thread may take that long, too, but not all do.
+  while (!rank.backend->hang(1).ok() && !deadline.passed()) sched_yield();
+  return !deadline.passed();
+}
+
 /// What ranks were told when a communicator could not be made.
 struct Refusals {
   std::mutex mutex;
@@ -365,6 +376,110 @@ TEST_CASE("device: an abort that hangs is told, and ends the process where that 
       rank.meet();
     }));
   }
+}
+
+TEST_CASE("device: an abort waits for another communicator's operation, and nothing else does") {
+  Setup setup = over_nccl(2);
+  setup.registers = true;
+  fake().set_abort_synchronises(true);
+  require_none(run_ranks(setup, [](Rank& rank) {
+    std::vector<float> data(kDeviceCount, 1);
+    auto part = rank.backend->split(0, rank.rank, "part", Deadline::after_ms(30'000));
+    rank.expect_ok(part.status(), "split");
+    rank.meet();
+    if (rank.rank == 1) {  // comes late to "world", and never to "part"
+      rank.meet();
+    } else {
+      const auto held_back = std::make_shared<Work>();
+      rank.expect_ok(rank.backend->submit(sum(&data), held_back), "submit");
+      std::vector<float> other(kDeviceCount, 1);
+      const auto late = std::make_shared<Work>();
+      rank.expect_ok(part.value().backend->submit(sum(&other, 500), late), "submit");
+      rank.expect(part.value().backend->wait(*late, {Deadline::after_ms(30'000)}), "ends");
+      rank.expect(late->status().code() == Code::kTimeout, late->status().message());
+      rank.expect(no_hang(rank), "the abort only waits for what is in front of it");
+      // The device thread does it. The memory goes with its communicator.
+      rank.expect_ok(rank.backend->allocate(64).status(), "allocate");
+      rank.expect(!held_back->done(), "held back");
+      rank.meet();
+      rank.expect(rank.backend->wait(*held_back, {Deadline::after_ms(30'000)}), "ends");
+      rank.expect_ok(held_back->status(), "held back");
+    }
+    if (rank.rank == 1) rank.expect_ok(rank.run(sum(&data)), "late");
+    rank.expect_ok(rank.run(sum(&data)), "later");
+    rank.meet();
+  }));
+  CHECK(fake().communicators() == 0);
+}
+
+TEST_CASE("device: an abort that waits for the program's own kernel does not end the process") {
+  over_nccl(1);
+  fake().set_abort_synchronises(true);
+  require_none(run_ranks(over("nccl", 2), [](Rank& rank) {
+    const auto stream = rank.cuda->create_stream(dt::cuda::StreamPriority::kNormal).value();
+    const auto kernel_ends = std::make_shared<dt::Event>();
+    const auto kernel = [kernel_ends] { kernel_ends->wait({Deadline::after_ms(50'000)}); };
+    rank.expect_ok(rank.cuda->launch(stream, kernel), "kernel");
+    std::vector<float> data(kDeviceCount, 1);
+    Collective collective = sum(&data, kDeadlineMs);
+    collective.stream = stream;
+    const Status status = rank.run(collective);
+    rank.expect(contains(status, "the caller's stream has not come to it"), status.message());
+    rank.expect(no_hang(rank), "the abort only waits for the kernel");
+    kernel_ends->set();
+    rank.expect(rank.cuda->finish(stream), "finish");
+    rank.expect_ok(rank.cuda->destroy_stream(stream), "destroy");
+    rank.meet();
+  }));
+  CHECK(fake().communicators() == 0);
+}
+
+TEST_CASE("device: an end that waits for peers holds up no other communicator") {
+  for (const bool breaks : {false, true}) {
+    over_nccl(2);
+    fake().set_destroy_waits_for_peers(true);
+    require_none(run_ranks(over("nccl", 2), [&](Rank& rank) {
+      std::vector<float> data(kDeviceCount, 1);
+      auto part = rank.backend->split(0, rank.rank, "part", Deadline::after_ms(30'000));
+      rank.expect_ok(part.status(), "split");
+      if (rank.rank == 0) {
+        if (breaks) part.value().backend->interrupt(Status(Code::kAborted, "no more of it"));
+        part.value().backend = nullptr;
+        const char* const call = breaks ? "ncclCommAbort" : "ncclCommDestroy";
+        const Deadline limit = Deadline::after_ms(30'000);
+        while (fake().calls(call) == 0 && !limit.passed()) sched_yield();
+        rank.expect(!limit.passed(), "it ends");
+      }
+      rank.expect_ok(rank.run(sum(&data, 20'000)), "the other goes on");
+      part.value().backend = nullptr;  // by rank 1
+      rank.meet();
+    }));
+    const Deadline limit = Deadline::after_ms(30'000);
+    while (fake().communicators() > 0 && !limit.passed()) sched_yield();
+    CHECK(fake().communicators() == 0);
+  }
+  require_no_misuse();
+}
+
+TEST_CASE("device: a communicator ends while operations of another one are under way") {
+  require_none(run_ranks(over_nccl(2), [](Rank& rank) {
+    std::vector<float> data(kDeviceCount, 1);
+    auto part = rank.backend->split(0, rank.rank, "part", Deadline::after_ms(30'000));
+    rank.expect_ok(part.status(), "split");
+    rank.meet();
+    const auto held_back = std::make_shared<Work>();
+    if (rank.rank == 0) rank.expect_ok(rank.backend->submit(sum(&data), held_back), "submit");
+    part.value().backend = nullptr;
+    const Deadline limit = Deadline::after_ms(20'000);
+    while (fake().communicators() > rank.size && !limit.passed()) sched_yield();
+    rank.expect(!limit.passed(), "the part has ended");
+    rank.meet();
+    if (rank.rank == 1) rank.expect_ok(rank.backend->submit(sum(&data), held_back), "submit");
+    rank.expect(rank.backend->wait(*held_back, {Deadline::after_ms(30'000)}), "ends");
+    rank.expect_ok(held_back->status(), "held back");
+  }));
+  CHECK(fake().communicators() == 0);
+  require_no_misuse();
 }
 
 TEST_CASE("device: a communicator that is dropped inside a group fails what was in it") {
