@@ -39,10 +39,12 @@ class DistributedDataParallel(torch.nn.Module):
 
     When backward() ends with an exception on one rank after a parameter has got its gradient, the others wait
     for it: its next forward pass ends the step, with a dt.InvalidStateError on all ranks where gradients are
-    missing. Where none is, and with find_unused_parameters, the others have the means and hear of nothing: only this
-    rank gets that error, and its parameters are not the others' any more. After an exception before the first gradient
-    no step has begun on this rank: its next backward() would take part in the step of the others, so end the program,
-    or do that backward() again.
+    missing. Where none is, and with find_unused_parameters, the other ranks get the averages and no error; only this
+    rank gets that error, and its parameters may differ from theirs from then on. In the first step of static_graph
+    the same holds, and this rank has learned to use only what had a gradient: make the wrapper anew on all ranks.
+    After an exception before the first gradient no step has begun on this rank: its next backward() would take part
+    in the step of the others, so end the program, or do that backward() again. An exception in no_sync() breaks no
+    step; the sum of this rank lacks what was not added.
 
     Gradients of torch.nn.Embedding and EmbeddingBag with sparse=True travel as rows, and stay sparse; over
     host memory.
@@ -281,15 +283,22 @@ class DistributedDataParallel(torch.nn.Module):
         return unused
 
     def _end_broken_step(self) -> None:
+        learns = self._static and self._never_used is None
         try:
             self._finish()
         except InvalidStateError as error:
             raise invalid_state(
                 "DistributedDataParallel: the last backward() ended with an exception, so its step was "
                 f"ended without a result on all ranks; go on with the next ({error})") from error
-        # For the other ranks this one only did not use what is missing.
-        raise invalid_state(
-            "DistributedDataParallel: the last backward() ended with an exception, and its step was completed on all "
-            "ranks, with zeros for the gradients that this rank had not given; the others have updated their "
-            "parameters by it, and this rank has not. End the program, or make parameters and the optimizer's state "
-            "the same on all ranks again, as from a checkpoint")
+        learned = learns and bool(self._never_used)
+        if self._comm.size > 1 or learned:  # for the other ranks this one only did not use what is missing
+            raise invalid_state(self._text_of_completed(learned))
+
+    def _text_of_completed(self, learned: bool) -> str:
+        """Of the error where a broken step has results. learned: that this rank does not use what was missing."""
+        again = (", and make this wrapper anew on all ranks: with static_graph it has learned from this step that this "
+                 "rank uses only parameters that had a gradient") if learned else ""
+        return ("DistributedDataParallel: the last backward() ended with an exception on this rank, and its step was "
+                "completed without the gradients that this rank had not given. Ranks whose backward() succeeded have "
+                "the means and may have updated their parameters by them. End the program, or make parameters and the "
+                f"optimizer's state the same on all ranks again, as from a checkpoint{again}")

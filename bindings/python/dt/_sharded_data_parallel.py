@@ -118,6 +118,7 @@ class ShardedDataParallel(DistributedDataParallel):
         self._to_come: Dict[int, Set[int]] = {}  # gradients of units, in this backward pass
         self._index_at: Dict[int, int] = {}  # with stage 3 of the parameter whose memory begins there
         self._accumulates = False
+        self._adds = False  # of the pass that is not finished: it began in no_sync()
         self._added: Set[int] = set()  # gradients that dt has a part of in this step
         self._hidden: Dict[int, torch.Tensor] = {}
         self._pieces: List[Tuple[int, torch.nn.Parameter]] = []
@@ -324,6 +325,8 @@ class ShardedDataParallel(DistributedDataParallel):
             what = f"units[{unit - 1}]" if unit > 0 else "no unit"
             raise invalid_state(f"ShardedDataParallel: parameter #{index} of {what} was used without its values: call "
                                 "the wrapper, and in it each unit as a module, or choose other units")
+        if not self._in_step:
+            self._adds = self._accumulates
         super()._ready(index)
         self._trained[index].grad = None
         to_come = self._to_come.setdefault(unit, set(self._members[unit]))
@@ -349,7 +352,7 @@ class ShardedDataParallel(DistributedDataParallel):
     def _finish(self) -> None:
         self._to_come.clear()
         self._in_backward = False
-        if self._accumulates:
+        if self._adds:
             self._in_step = False
             self._used.clear()
             return
@@ -372,7 +375,20 @@ class ShardedDataParallel(DistributedDataParallel):
             raise invalid_state(
                 "ShardedDataParallel: the last backward() ended with an exception, and with stage 3 the other ranks "
                 "cannot go on without it; end the program, and go on from a checkpoint")
-        super()._end_broken_step()
+        if self._adds:  # nothing was sent, and no other rank waits
+            self._finish()
+            return
+        self._reducer.accumulate(False)
+        try:
+            super()._end_broken_step()
+        finally:
+            self._reducer.accumulate(self._accumulates)
+
+    def _text_of_completed(self, learned: bool) -> str:
+        return ("ShardedDataParallel: the last backward() ended with an exception on this rank, and its step was "
+                "completed without the gradients that this rank had not given. Ranks whose backward() succeeded have "
+                "the means, and wait for this one in their next forward pass at the latest; here, too, pieces() have "
+                "their means. End the program, or update the pieces as the other ranks do, and go on with the next pass")
 
     def _tell_unused(self, indices: Set[int]) -> List[Tuple[int, torch.Tensor]]:
         for index in sorted(indices):

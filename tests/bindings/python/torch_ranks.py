@@ -315,7 +315,7 @@ def check_broken_unheard(comm):
     def fail(_):
         raise ValueError("broken")
 
-    for options, early in (({"find_unused_parameters": True}, True), ({}, False)):
+    for options, early in (({"find_unused_parameters": True}, True), ({"static_graph": True}, True), ({}, False)):
         ours = Trained(dt.torch.DistributedDataParallel(make_model(3), comm, **options))
         inputs, labels = batch_of(torch.Generator().manual_seed(comm.rank))
         given = inputs.clone().requires_grad_() * 1  # its gradient comes behind those of all parameters
@@ -329,13 +329,27 @@ def check_broken_unheard(comm):
             try:
                 ours.model(inputs)
             except dt.InvalidStateError as error:
-                assert "its step was completed on all ranks" in str(error), error
+                assert "its step was completed without the gradients" in str(error), error
+                assert ("make this wrapper anew" in str(error)) == ("static_graph" in options), error
             else:
                 raise AssertionError("a step that the others have alone was taken for a whole one")
         else:
             assert comm.rank == 1
+        if "static_graph" in options:
+            ours.model.close()
+            ours = Trained(dt.torch.DistributedDataParallel(ours.model.module, comm, **options))
         ours.step(inputs, labels)
         ours.model.close()
+    alone = comm.split(comm.rank)
+    ours = Trained(dt.torch.DistributedDataParallel(make_model(3), alone, find_unused_parameters=True))
+    try:
+        torch.nn.functional.cross_entropy(hidden(ours.model, inputs, fail), labels).backward()
+    except ValueError:
+        ours.step(inputs, labels)  # there is no other rank
+    else:
+        raise AssertionError("the exception was lost")
+    ours.model.close()
+    alone.close()
 
 
 def hidden(wrapped, inputs, hook):

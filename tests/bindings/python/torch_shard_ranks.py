@@ -3,6 +3,7 @@
 
 As a program: torch_shard_ranks.py check | bench, started by `dt run`."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -143,6 +144,7 @@ def check(comm):
     check_stream_of_step(comm)
     check_writing(comm)
     check_uneven_accumulation(comm)
+    check_broken_step(comm)
     print(f"rank {comm.rank}: all stages end with the same bits")
 
 
@@ -465,6 +467,47 @@ def check_uneven_accumulation(comm):
                 model(torch.randn(4, 6)).sum().backward()
         model(torch.randn(4, 6)).sum().backward()
         assert all(each.grad is not None for each in model.pieces())
+        model.close()
+
+
+def check_broken_step(comm):
+    """An exception in backward() of rank 0: in no_sync() it is nobody else's, and elsewhere the step goes on."""
+    def fail(_):
+        raise ValueError("broken")
+
+    def broken_pass():
+        values = torch.ones(4, 6) * torch.ones((), requires_grad=True)  # its gradient comes last
+        if comm.rank == 0:
+            values.register_hook(fail)
+        try:
+            model(values).sum().backward()
+        except ValueError:
+            return
+        assert comm.rank != 0
+
+    for accumulates in (True, False):  # in the next forward pass
+        torch.manual_seed(2)
+        model = dt.torch.ShardedDataParallel(torch.nn.Linear(6, 2), comm, stage=2)
+        optimizer = dt.Optimizer.sgd(model.shard)
+        with model.no_sync():
+            broken_pass()
+            if accumulates:
+                model(torch.ones(4, 6))
+        broken_pass()
+        if comm.rank == 0:
+            try:
+                with model.no_sync() if accumulates else contextlib.nullcontext():
+                    model(torch.ones(4, 6))
+            except dt.InvalidStateError as error:
+                assert "its step was completed" in str(error) and "update the pieces" in str(error), error
+            else:
+                raise AssertionError("a step that the others have alone was taken for a whole one")
+        for each in model.pieces():
+            assert bool((each.grad == 8).all()), each.grad  # of two passes
+        model.step(optimizer, 0.1)
+        model(torch.ones(4, 6)).sum().backward()
+        with model.gathered() as module:
+            dt.torch.check_equal(module, comm)
         model.close()
 
 
