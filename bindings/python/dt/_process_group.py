@@ -122,6 +122,7 @@ class Group:
         self.store = store
         self.timeout = timeout
         self._opening = threading.Lock()
+        self._tries_of_gpu = 0  # the same number on all ranks
         self._on_gpu: Optional[Comm] = None
         self._gpu: Optional[Membership] = None  # of this group alone
 
@@ -167,8 +168,10 @@ class Group:
                 self.comm.barrier()  # a rank that is gone is named at once
                 shared = self.membership.gpu
                 if shared is None:
-                    shared = _meet(PrefixStore("gpu", self.store), self.comm.rank, self.comm.size,
-                                   self.timeout, self.name, {"backend.name": "nccl", "backend.device": device})
+                    self._tries_of_gpu += 1  # what a failed try has published stays in the store
+                    shared = _meet(PrefixStore(f"gpu/{self._tries_of_gpu}", self.store), self.comm.rank,
+                                   self.comm.size, self.timeout, self.name,
+                                   {"backend.name": "nccl", "backend.device": device})
                     _memberships.add(shared)
                     if self._owns_job:
                         self.membership.gpu = shared
@@ -222,7 +225,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _ipv6_address(name: str, table: str) -> str:
-    """That of an interface in a text like /proc/net/if_inet6, but a link-local one; "" without any."""
+    """The first address of an interface in a text like /proc/net/if_inet6 that is not link-local; "" without any."""
     for line in table.splitlines():
         digits, _, _, scope, _, device = line.split()
         if device == name and scope != "20":
@@ -231,7 +234,7 @@ def _ipv6_address(name: str, table: str) -> str:
 
 
 def _address_of_name(name: str) -> str:
-    """Of an interface, its first address of IPv4, otherwise of IPv6."""
+    """The first IPv4 address of an interface, otherwise its first IPv6 address that is not link-local."""
     import fcntl
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -310,7 +313,8 @@ def _milliseconds(timeout: datetime.timedelta) -> int:
 
 @contextlib.contextmanager
 def _telling(store: Any, rank: int) -> Iterator[None]:
-    """What ends it with an exception on rank 0 is an exception of the other ranks, too, which wait for the address."""
+    """Publishes an exception of rank 0, so that the ranks that wait for its address raise it too. One of another rank
+    is that rank's alone: the others wait for it until the time-out."""
     try:
         yield
     except Exception as error:
@@ -359,19 +363,19 @@ def _meet(store: Any, rank: int, size: int, timeout: datetime.timedelta, group: 
         "job.rank": rank, "job.world_size": size, "job.local_rank": -1, "job.store_served": size > 1,
         "rendezvous.timeout_ms": limit_ms, "collective.timeout_ms": limit_ms, "backend.name": "host",
         **(more or {})}
-    config = Config()
     if size == 1:
         return Membership(Job(Config(settings=settings)), None)
     server = None
-    token = secrets.token_hex(32) if rank == 0 and _takes_token(config) else ""
     if rank == 0:
         with _telling(store, rank):
+            config = Config()
+            token = secrets.token_hex(32) if _takes_token(config) else ""
             server, name, told = _serve(store, size, config, token)
             port = str(server.port)
             store.set(_KEY, " ".join((name, told, port, token)))
     else:
         name, told, port, token = _find(store, timeout, group)
-        if not _takes_token(config):
+        if not _takes_token(Config()):
             token = ""
     settings.update({"job.id": name, "job.master_addr": told, "job.master_port": port})
     with _with_token(settings, token) as joining:

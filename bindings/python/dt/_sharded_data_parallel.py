@@ -388,7 +388,8 @@ class ShardedDataParallel(DistributedDataParallel):
         return ("ShardedDataParallel: the last backward() ended with an exception on this rank, and its step was "
                 "completed without the gradients that this rank had not given. Ranks whose backward() succeeded have "
                 "the means, and wait for this one in their next forward pass at the latest; here, too, pieces() have "
-                "their means. End the program, or update the pieces as the other ranks do, and go on with the next pass")
+                "their means. End the program, or update the pieces as the other ranks do, and go on with the next "
+                "pass")
 
     def _tell_unused(self, indices: Set[int]) -> List[Tuple[int, torch.Tensor]]:
         for index in sorted(indices):

@@ -311,15 +311,19 @@ def case_rank_0_fails(dist, torch, rank, size):
     """The other ranks hear why, and do not wait for the time-out. The default group is gloo's."""
     from dt import TimeoutError as DtTimeoutError
     from dt import _process_group
-    if rank == 0:
-        os.environ["DT_NETWORK_INTERFACE"] = "nowhere0"
-    try:
-        dist.new_group(backend="dt")
-    except (ValueError if rank == 0 else dist.DistBackendError) as error:
-        assert "network.interface is 'nowhere0'" in str(error) and "lo" in str(error), error
-        assert rank == 0 or "rank 0 could not make the process group" in str(error), error
-    else:
-        raise AssertionError("rank 0 has no address, and nothing was raised")
+    for name, wrong, text in (("DT_NETWORK_INTERFACE", "nowhere0", "network.interface is 'nowhere0'"),
+                              ("DT_SECURITY_MODE", "nowhere0", "security.mode")):
+        if rank == 0:
+            os.environ[name] = wrong
+        try:
+            dist.new_group(backend="dt")
+        except (ValueError, dist.DistBackendError) as error:
+            assert text in str(error) and "nowhere0" in str(error), error
+            assert rank == 0 or "rank 0 could not make the process group" in str(error), error
+        else:
+            raise AssertionError("rank 0 has a wrong setting, and nothing was raised")
+        if rank == 0:
+            del os.environ[name]
 
     def late():
         raise DtTimeoutError("a barrier")

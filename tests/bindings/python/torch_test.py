@@ -57,6 +57,24 @@ class Buffers(unittest.TestCase):
         found = [_process_group._ipv6_address(name, table) for name in ("eth1", "lo", "eth2")]
         self.assertEqual(found, ["fd00::2", "::1", ""])
 
+    def test_a_second_try_over_gpus_does_not_find_the_failure_of_the_first(self):
+        import datetime
+        import torch.distributed
+        from dt import _process_group
+
+        def meet(store, *_):
+            found.append(store.add("tries", 1))
+            raise ValueError
+
+        found, membership = [], mock.Mock(gpu=None)
+        group = _process_group.Group(membership, mock.Mock(rank=0, size=2), [0, 1], "pair", True,
+                                     torch.distributed.HashStore(), datetime.timedelta(seconds=1))
+        with mock.patch.object(_process_group, "_meet", meet):
+            for _ in range(2):
+                with self.assertRaises(ValueError):
+                    group.open_gpu(0)
+        self.assertEqual(found, [1, 1])
+
 
 class CacheFolder(unittest.TestCase):
     """Where the compiled backend lies."""
