@@ -359,9 +359,7 @@ class Backend final : public c10d::Backend {
     if (!options.asyncOp) {
       for (const auto& each : call.operations) check(dt_collective_launch(comm_, &each, nullptr));
       work->settle(nullptr);
-      const std::lock_guard lock(keeping_);
-      add_to_batch(work);
-      return work;
+      return work;  // no part of a batch, which an exception may have left open for ever
     }
     try {
       for (const auto& each : call.operations) work->launch(comm_, each);

@@ -12,7 +12,8 @@ namespace dt::torch {
 
 /**
  * The calls begin at once. Sends and receives, and what has async_op, are not waited for before the
- * batch is complete, so that sends and receives may stand in it in any order.
+ * batch is complete, so that sends and receives may stand in it in any order. A collective in host
+ * memory without async_op has ended when its call returns, and is not in the batch.
  */
 class Batch final : public c10d::Work {
  public:

@@ -86,7 +86,7 @@ class Completions : public std::enable_shared_from_this<Completions> {
   bool closed_ = false;
 };
 
-/** Works of a communicator whose tensors dt may still use, whoever else keeps them. Any thread. */
+/** Works of a communicator whose tensors dt may still use. Any thread. */
 class Pending {
  public:
   void add(c10::intrusive_ptr<Work> work);
@@ -104,7 +104,7 @@ class Pending {
 
 class Work : public c10d::Work {
  public:
-  /** @param pending which may hold the work until it ends; null: none does. */
+  /** @param pending may hold the work until it ends; null: nothing holds it. */
   Work(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
        Tensors tensors, std::shared_ptr<Completions> completions, std::shared_ptr<Pending> pending)
       : c10d::Work(rank, type, title, inputs),

@@ -94,16 +94,16 @@ def case_batches(dist, torch, rank, size):
         works[0].wait()
         assert works[0].is_completed() and works[0].is_success()
         assert [each[0].item() for each in came] == [10.0 * before, 10.0 * before + 1]
-    # Blocking calls in a batch do not wait before its end.
+    # Messages in a batch are not waited for before its end; a blocking collective ends in its call.
     group = dist.group.WORLD
     value, mine = torch.tensor([1.0 + rank]), torch.full((1 << 16,), 3.0)
     with dist.distributed_c10d._coalescing_manager(group, torch.device("cpu"), async_ops=True) as batch:
         dist.send(mine, after)
         dist.recv(came[0], before)
         dist.broadcast(value, 1)
-    assert value.item() == 2 or not batch.works[0].is_completed()
+        assert value.item() == 2
     future = batch.works[0].get_future()
-    assert len(future.wait()) == 3 and value.item() == 2 and came[0][-1].item() == 3
+    assert len(future.wait()) == 2 and value.item() == 2 and came[0][-1].item() == 3
     with dist.distributed_c10d._coalescing_manager(group):
         for each in sent:
             dist.all_reduce(each)
@@ -119,6 +119,7 @@ def case_refused_batches(dist, torch, rank, size):
     group, host = dist.group.WORLD, torch.device("cpu")
     count = 1 << 20  # takes longer than a call that does not wait
     mine, came, value = torch.full((count,), 3.0 + rank), torch.zeros(count), torch.empty(count)
+    state = dist.distributed_c10d._world.pg_coalesce_state
     wrong_list = [torch.empty(count) for _ in range(size + 1)]
     for refused in (lambda: dist.isend(mine, rank), lambda: dist.all_gather(wrong_list, mine)):
         try:
@@ -129,6 +130,10 @@ def case_refused_batches(dist, torch, rank, size):
             pass
         else:
             raise AssertionError("the call is wrong, and nothing was raised")
+        assert state.pop(group, None) == []  # with it PyTorch would record all_reduce without a call
+        value.fill_(rank)
+        dist.all_reduce(value)
+        assert value[0].item() == sum(range(size)), value
         value.fill_(rank)
         dist.broadcast(value, 0)
         assert bool((value == 0).all()), value
@@ -152,6 +157,7 @@ def case_refused_batches(dist, torch, rank, size):
     try:
         with dist.distributed_c10d._coalescing_manager(group, host, async_ops=True):
             sending = dist.isend(mine, after)
+            dist.all_reduce(value)
             raise LookupError
     except LookupError:
         pass
@@ -164,6 +170,13 @@ def case_refused_batches(dist, torch, rank, size):
         store.set(f"broadcast by {rank}", "")
     dist.broadcast(value, 0)
     assert bool((value == 0).all()), value
+    # As docs/torch.md says.
+    assert len(state.pop(group, None)) == 1
+    with dist.distributed_c10d._coalescing_manager(group, host):
+        pass
+    value.fill_(rank)
+    dist.all_reduce(value)
+    assert value[0].item() == sum(range(size)), value
     receiving = dist.batch_isend_irecv([dist.P2POp(dist.irecv, came, before)])
     assert len(receiving) == 1
     receiving[0].wait()
