@@ -20,8 +20,8 @@ median counts. From 64 KiB on every rank rewrites its buffer and passes a barrie
 timed operation; below, operations run back to back. Times are averaged over the ranks.
 Columns are those of nccl-tests, GB is 10^9 bytes.
 
---plot draws dt, the rivals, and as the machine's limit a copy of each size that every rank makes
-at once without waiting for another.
+--plot draws dt, the rivals, and as this host's limit a copy of each size that all ranks of this
+host make at the same time without waiting for each other (not with --device cuda).
 
 --device cuda measures GPU memory over NCCL, or through the host where ranks share a GPU and
 backend.shared_gpu is host. As nccl-tests, it runs operations back to back at every size; the

@@ -127,9 +127,12 @@ std::vector<Curve> curves_of(const Plot& plot, bool gbps) {
     if (copy.bytes <= 0 || copy.us <= 0) continue;
     const double y = y_of(bytes, copy.us);
     copies.points.push_back({bytes, y, y, y});
-    if (plot.wire_gbps <= 0 || options.ranks < 2) continue;
-    const double wire_y = y_of(bytes, bytes * factor * 8 / (plot.wire_gbps * 1e3));
-    wire.points.push_back({bytes, wire_y, wire_y, wire_y});
+  }
+  for (const int64_t size : options.sizes_bytes) {
+    if (size <= 0 || plot.wire_gbps <= 0 || options.ranks < 2) continue;
+    const auto bytes = static_cast<double>(size);
+    const double y = y_of(bytes, bytes * factor * 8 / (plot.wire_gbps * 1e3));
+    wire.points.push_back({bytes, y, y, y});
   }
   add_limit(std::move(copies));
   add_limit(std::move(wire));

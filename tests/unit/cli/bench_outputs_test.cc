@@ -120,7 +120,8 @@ TEST_CASE("bench: a missed expectation names the row and by how much") {
 }
 
 TEST_CASE("bench: a picture has every series, both limits and the machine") {
-  const Measured measured = measured_of(5);
+  Measured measured = measured_of(5);
+  measured.options.sizes_bytes = {0, 8, 65536};
   const std::vector<CopyLimit> copies = {{0, 0.1}, {8, 0.1}, {65536, 5}};
   const std::string svg = svg_of({{&measured, copies, 10}, {&measured, {}, 0}}, machine_of("a&b"));
   CHECK(is_well_formed(svg));
@@ -137,6 +138,10 @@ TEST_CASE("bench: a picture has every series, both limits and the machine") {
   CHECK(times_in(svg, "version &lt;1&gt;") == 4);
   CHECK(times_in(svg, "a&amp;b, 2 cores") == 1);
   CHECK(times_in(svg, "nan") + times_in(svg, "inf") == 0);
+  // The wire has its line also where no copies were measured.
+  const std::string no_copies = svg_of({{&measured, {}, 10}}, machine_of("a&b"));
+  CHECK(times_in(no_copies, "<title>wire, 10 Gbit/s</title>") == 2);
+  CHECK(times_in(no_copies, "<title>copy, no partner</title>") == 0);
 }
 
 TEST_CASE("bench: a picture of nothing but an empty message is still one") {
