@@ -31,7 +31,8 @@ class Session : public std::enable_shared_from_this<Session> {
   bool closed() const { return core_ == nullptr; }
   /// When its peer gave the last sign, at most a tick of the core ago.
   int64_t heard_ns(int64_t now_ns) {
-    if (std::exchange(signs_, link_->signs()) != link_->signs()) heard_ns_ = now_ns;
+    const uint64_t signs = link_->signs();
+    if (std::exchange(signs_, signs) != signs) heard_ns_ = now_ns;
     return heard_ns_;
   }
   int32_t worker() const { return worker_; }

@@ -343,8 +343,9 @@ void ServerLink::fail_all(const Status& status) {
 
 void ServerLink::sign(int64_t now_ns) {
   if (phase_ == Phase::kIdle || phase_ == Phase::kClosed) return;
-  if (link_ != nullptr && std::exchange(signs_, link_->signs()) != link_->signs()) {
-    heard_ns_ = now_ns;
+  if (link_ != nullptr) {
+    const uint64_t signs = link_->signs();
+    if (std::exchange(signs_, signs) != signs) heard_ns_ = now_ns;
   }
   const int64_t limit_ms = connected() ? options_.silence_ms : kGreetingMs;
   if (limit_ms > 0 && now_ns - heard_ns_ > limit_ms * kNsPerMs) {

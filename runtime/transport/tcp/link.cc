@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/tcp/link.h"
 
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -83,6 +85,19 @@ void Link::trade(const Header& header, const void* data, Done sent, OnHeader on_
   outgoing_.push_back({header, static_cast<const char*>(data), std::move(sent)});
   incoming_.push_back({std::move(on_header), std::move(received)});
   pump(incoming_.size() == 1, outgoing_.size() == 1);
+}
+
+/// The host of a stopped process acknowledges short messages, such as our own signs of life, for a
+/// long time. Between two looks it has all of such a message; so it counts only if more is under
+/// way. What it takes of long messages ends when its buffer is full.
+uint64_t Link::signs() {
+  for (Lane& lane : lanes_) {
+    int bytes = 0;
+    if (!lane.socket.valid() || ioctl(lane.socket.fd(), SIOCOUTQ, &bytes) != 0) continue;
+    if (bytes > 0 && bytes < lane.unacknowledged) ++signs_;
+    lane.unacknowledged = bytes;
+  }
+  return signs_;
 }
 
 /// Bytes that could not leave at all, for want of a route, are not unacknowledged: the kernel

@@ -77,10 +77,10 @@ class Link : public std::enable_shared_from_this<Link> {
   /// Looks at the socket without being told to. True: something moved.
   bool poll();
 
-  /// Grows with each sign of the peer: bytes of it came, or the kernel took more of ours after its
-  /// buffers were full, which needs the peer's. A long message over a slow connection is no
-  /// silence.
-  uint64_t signs() const { return signs_; }
+  /// Grows with each sign of the peer: bytes came from it, the kernel took more of ours after its
+  /// buffers were full, or the peer's host has acknowledged a part of what is under way since the
+  /// last look. A long message over a slow connection is not silence.
+  uint64_t signs();
   /// Whether something is under way, for messages.
   bool sending() const { return !outgoing_.empty(); }
   bool receiving() const { return !incoming_.empty(); }
@@ -109,8 +109,9 @@ class Link : public std::enable_shared_from_this<Link> {
     int64_t received = 0;
     bool wants_read = false;
     bool wants_write = false;
-    bool unwanted = false;  ///< the loop told of bytes that nobody awaits
-    bool full = false;      ///< the kernel had no room for what was to be sent
+    bool unwanted = false;   ///< the loop told of bytes that nobody awaits
+    bool full = false;       ///< the kernel had no room for what was to be sent
+    int unacknowledged = 0;  ///< bytes that the kernel held when signs() last looked
   };
   struct Share {
     int64_t begin;

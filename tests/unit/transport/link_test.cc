@@ -210,6 +210,8 @@ TEST_CASE("Link: who leaves gives all connections, but none where any has half o
 TEST_CASE("Link: a message that is half sent or half received is a sign of the peer") {
   Side side;
   auto sockets = connected_pair();
+  const int small = 64 << 10;
+  REQUIRE(setsockopt(sockets.first.fd(), SOL_SOCKET, SO_SNDBUF, &small, sizeof small) == 0);
   const Header incoming = message_of(5, 100);
   std::vector<char> got(100);
   Event half;
@@ -249,6 +251,35 @@ TEST_CASE("Link: a message that is half sent or half received is a sign of the p
   CHECK(bytes == taken.size());
   CHECK(signs() > heard);
   CHECK(side.link->sending());
+}
+
+TEST_CASE("Link: what the peer takes of messages that the kernel holds whole is a sign of it") {
+  Side side;
+  auto sockets = connected_pair();
+  side.open(std::move(sockets.first));
+  const std::vector<char> data(100);
+  uint64_t heard = 0;
+  const auto signs = [&] {
+    uint64_t now = 0;
+    side.loop->run([&] { now = side.link->signs(); });
+    return now;
+  };
+  side.loop->run([&] {
+    for (int i = 0; i < 4; ++i) {
+      side.link->send(message_of(5, data.size()), data.data(), [] {});
+    }
+    heard = side.link->signs();
+    CHECK_FALSE(side.link->sending());
+  });
+  CHECK(signs() == heard);
+  constexpr size_t kTwo = 2 * (sizeof(Header) + 100);
+  char taken[kTwo];
+  REQUIRE(recv(sockets.second.fd(), taken, kTwo, 0) == static_cast<ssize_t>(kTwo));
+  CHECK(signs() == heard + 1);
+  CHECK(signs() == heard + 1);
+  // The host of a stopped process, too, takes what is short.
+  REQUIRE(recv(sockets.second.fd(), taken, kTwo, 0) == static_cast<ssize_t>(kTwo));
+  CHECK(signs() == heard + 1);
 }
 
 TEST_CASE("Link: who waits only for what came ahead of time does not wait for more to come") {
