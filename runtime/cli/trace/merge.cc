@@ -24,6 +24,7 @@ void note_times(Stuck* stuck) {
     }
   }
   // Traces are written one after the other: what was called after the last was written is no news.
+  stuck->until_ns = kNone;
   stuck->waited_ns = kNone;
   for (const int32_t rank : stuck->missing) {
     const record::Trace& trace = *stuck->team->members.at(rank).trace;
@@ -33,6 +34,7 @@ void note_times(Stuck* stuck) {
     const record::Trace& trace = *stuck->team->members.at(rank).trace;
     const int64_t written =
         entry->state == record::State::kDone ? entry->completed_ns : trace.recorded.monotonic_ns;
+    stuck->until_ns = std::min(stuck->until_ns, realtime_of(trace, written));
     stuck->waited_ns = std::min(stuck->waited_ns, written - entry->enqueued_ns);
   }
 }

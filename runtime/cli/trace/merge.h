@@ -44,6 +44,7 @@ struct Stuck {
   std::vector<int32_t> missing;  ///< world ranks that did not call it
   std::vector<int32_t> absent;   ///< world ranks of which nothing is known
   int64_t since_ns = 0;          ///< the first one's call, since 1970
+  int64_t until_ns = 0;          ///< when a rank inside first gave up or wrote, since 1970
   int64_t waited_ns = 0;         ///< at least, when those that are missing wrote
 };
 

@@ -247,7 +247,8 @@ struct Late {
   const Team* team = nullptr;
   int64_t position = 0;
   int32_t rank = -1;
-  int64_t by_ns = 0;  ///< after the last of the others
+  int64_t by_ns = 0;      ///< after the last of the others
+  int64_t called_ns = 0;  ///< since 1970
 };
 
 void look_late(const Team& team, int64_t position, Late* worst) {
@@ -267,7 +268,9 @@ void look_late(const Team& team, int64_t position, Late* worst) {
       second = std::max(second, called);
     }
   }
-  if (members > 1 && last - second > worst->by_ns) *worst = {&team, position, rank, last - second};
+  if (members > 1 && last - second > worst->by_ns) {
+    *worst = {&team, position, rank, last - second, last};
+  }
 }
 
 std::optional<Verdict> slow_at(const Scene& scene, const Late& worst) {
@@ -299,12 +302,14 @@ std::optional<Verdict> slow(const Scene& scene) {
   return slow_at(scene, worst);
 }
 
-/// In this one alone: who was late in an earlier operation did not hold up this one.
+/// In this operation only: a rank that was late in an earlier one did not hold up this one. Nor did
+/// a rank after whose call the others waited for longer than they had waited for that call.
 std::optional<Verdict> slow_in(const Scene& scene, const Stuck& stuck) {
   if (record::is_transfer(stuck.entry->kind)) return std::nullopt;
   Late worst;
   worst.by_ns = scene.options.slow_ns - 1;
   look_late(*stuck.team, stuck.entry->position, &worst);
+  if (stuck.until_ns - worst.called_ns > worst.by_ns) return std::nullopt;
   return slow_at(scene, worst);
 }
 
@@ -411,8 +416,10 @@ Verdict found_in(const Scene& scene) {
     }
   }
   if (auto verdict = waiting(scene)) return *std::move(verdict);
+  // A rank that was late in an operation that ended did not make the job fail.
+  if (scene.first_failed != nullptr) return failed(scene);
   if (auto verdict = slow(scene)) return *std::move(verdict);
-  return scene.first_failed != nullptr ? failed(scene) : nothing(scene);
+  return nothing(scene);
 }
 
 }  // namespace

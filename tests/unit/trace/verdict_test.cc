@@ -215,6 +215,37 @@ TEST_CASE("GPU not finished: all called it") {
   CHECK(verdict.ranks == Ranks{0, 1});
 }
 
+TEST_CASE("a late rank held up an operation only if the others waited less after it had come") {
+  const auto rank = [](int32_t number, double called_s, double end_s) {
+    return well(number).open("gpu", {0, 1, 2}, true).allreduce(called_s, end_s);
+  };
+  Verdict verdict = judge({rank(0, 11.5, -1), rank(1, 10, -1), rank(2, 10, -1)});
+  CHECK(verdict.found == Case::kGpuNotFinished);
+  CHECK(verdict.sentence ==
+        "all ranks called allreduce #1 on comm \"gpu\", but the GPU of any rank has not finished "
+        "it, 88.5 s after the call");
+  // The last one came just before the others gave up; itself it ended well.
+  verdict = judge({rank(0, 10, 40).ended_with(Code::kTimeout).failed(Code::kTimeout, 2, 40),
+                   rank(1, 10.5, 40.1).ended_with(Code::kTimeout).failed(Code::kTimeout, 2, 40.1),
+                   rank(2, 39.9, 40.1)});
+  CHECK(verdict.found == Case::kRankSlow);
+  CHECK(verdict.ranks == Ranks{2});
+}
+
+TEST_CASE("a rank that was late before does not hide a failure") {
+  const auto rank = [](int32_t number) {
+    return Built(number)
+        .allreduce(number == 0 ? 8 : 3, 8.1)
+        .allreduce(10, 20)
+        .ended_with(Code::kPeerLost)
+        .failed(Code::kPeerLost, 1, number == 1 ? 20.5 : 20, "rank 1 closed the connection");
+  };
+  const Verdict verdict = judge({rank(0), rank(1), rank(2)});
+  CHECK(verdict.found == Case::kFailure);
+  CHECK(verdict.ranks == Ranks{1});
+  CHECK(contains(verdict.sentence, "saw first: PEER_LOST: rank 1 closed the connection"));
+}
+
 TEST_CASE("a receive whose message was never sent") {
   const auto pair = [](int32_t rank) { return Built(rank, 2); };
   Verdict verdict = judge({pair(0).add(kRecvKind, 10, -1, 4, 1, 1), pair(1)});
