@@ -90,8 +90,10 @@ Result<std::string> look_around(const std::string& directory, int32_t server, in
 void copy_unless_zero(const char* from, int64_t bytes, char* to) {
   constexpr int64_t kPage = 4096;
   static constexpr char kZeros[kPage] = {};
-  for (int64_t at = 0; at < bytes; at += kPage) {
-    const auto here = static_cast<size_t>(std::min(kPage, bytes - at));
+  // By pages of `to`: an array may begin within one.
+  int64_t block = kPage - static_cast<int64_t>(reinterpret_cast<uintptr_t>(to) % kPage);
+  for (int64_t at = 0; at < bytes; at += block, block = kPage) {
+    const auto here = static_cast<size_t>(std::min(block, bytes - at));
     if (memcmp(from + at, kZeros, here) != 0) memcpy(to + at, from + at, here);
   }
 }

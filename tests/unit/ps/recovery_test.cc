@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parameter servers and workers that are lost, come back and end; checkpoints.
 #include <doctest/doctest.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -87,6 +90,30 @@ TEST_CASE("a server that is lost comes back with what it has written") {
   CHECK(pull_all(*plain, y) == before);
   REQUIRE(push(*plain, y, rows, gradients).ok());
   CHECK(pull_all(*plain, y) == pull_all(*client, x));
+}
+
+TEST_CASE("loading a checkpoint takes no memory for pages without a used row") {
+  const Folder folder;
+  Server::Options base;
+  base.directory = folder.path;
+  base.save_every_ms = 0;
+  const auto servers = serve(1, base);
+  const auto client = join(*servers, 0);
+  // The counts in front of the values end within a page.
+  constexpr int64_t kRows = 65552;
+  constexpr int32_t kColumns = 16;
+  const int32_t x = client->open(matrix("x", kRows, kColumns), patient()).value();
+  REQUIRE(push(*client, x, {30000}, std::vector<float>(kColumns, 1)).ok());
+  REQUIRE(client->save(patient()).ok());
+  const Loaded loaded = load(folder.path, 0, 1).value();
+  REQUIRE(loaded.tables.size() == 1);
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto values = reinterpret_cast<uintptr_t>(loaded.tables[0]->values());
+  const uintptr_t first = (values + page - 1) / page * page;
+  const size_t bytes = (values + kRows * kColumns * 4 - first) / page * page;
+  std::vector<unsigned char> used(bytes / page);
+  REQUIRE(mincore(reinterpret_cast<void*>(first), bytes, used.data()) == 0);
+  CHECK(std::count_if(used.begin(), used.end(), [](unsigned char each) { return each & 1; }) == 1);
 }
 
 TEST_CASE("a server that comes back without its values says so to every call") {
