@@ -36,7 +36,8 @@ class Server {
     int64_t save_every_ms = 60'000;  ///< 0: only when asked, and at the end
     /// A worker that was lost for so long does not come back, once another has said goodbye.
     int64_t absent_ms = 10'000;
-    /// A worker that has not come by then never will; nor does one of workers that all were lost.
+    /// How long the server waits for workers that have not come yet; and, if all workers were lost,
+    /// for one of them to come back.
     int64_t arrival_ms = 300'000;
     int64_t silence_ms = 0;  ///< a silent worker counts as lost; 0: never
     LoggerPtr logger;        ///< may be null

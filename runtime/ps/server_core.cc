@@ -215,8 +215,7 @@ void ServerCore::enter(Session& session, const Enter& message) {
             format("%s is connected; only one process can be worker %d at a time",
                    who(session.worker(), member.host, member.pid).c_str(), session.worker()));
       }
-      Session& former = *member.session;
-      on_lost(former, "it has connected again");
+      replace_session_of(session.worker(), member);
     }
     for (const Known& each : known_) {
       replaces_ |= each.worker == session.worker() && each.nonce == message.nonce;
@@ -238,6 +237,18 @@ void ServerCore::enter(Session& session, const Enter& message) {
   session.entered = true;
   session.answer(What::kWelcome, 0, encode(welcome));
   review_clocks();
+}
+
+/// The worker has lost its connection before this side did. It is not away, so nothing ends.
+void ServerCore::replace_session_of(int32_t worker, Member& member) {
+  const auto former = std::exchange(member.session, nullptr)->shared_from_this();
+  former->close();
+  sessions_.erase(former);
+  --statistics_->workers;
+  if (options_.logger == nullptr) return;
+  options_.logger->log(LogLevel::kWarning,
+                       "%s: %s has connected again; its former connection broke",
+                       own_text().c_str(), who(worker, member.host, member.pid).c_str());
 }
 
 Table* ServerCore::find(const std::string& name) const {
@@ -517,28 +528,32 @@ void ServerCore::look_for_end() {
   save([this, how](const Status& status) { end(status.ok() ? how : status); });
 }
 
-/// PEER_LOST where all workers were lost before the job came to its end. One that is not back when
-/// the others have left is logged.
+/// PEER_LOST if all workers were lost and none has said goodbye. If some have, those that were lost
+/// are logged.
 Status ServerCore::after_all_have_gone(int64_t now_ns) const {
   if (closed_) return {};  // who closed it knows how the workers ended
   const std::pair<const int32_t, Member>* last_lost = nullptr;
   bool some_left = false;
+  int lost = 0;
   for (const auto& each : members_) {
     some_left |= each.second.said_goodbye;
     if (each.second.said_goodbye) continue;
+    ++lost;
     if (last_lost == nullptr || each.second.absent_ns > last_lost->second.absent_ns) {
       last_lost = &each;
     }
   }
   if (last_lost == nullptr) return {};
   const auto& [worker, member] = *last_lost;
-  const std::string last = format("%s was lost %lld ms ago and did not come back",
-                                  who(worker, member.host, member.pid).c_str(),
-                                  static_cast<long long>((now_ns - member.absent_ns) / kNsPerMs));
+  std::string last = format("%s was lost %lld ms ago and did not come back",
+                            who(worker, member.host, member.pid).c_str(),
+                            static_cast<long long>((now_ns - member.absent_ns) / kNsPerMs));
+  if (lost > 1)
+    last += format(", nor did %d that %s lost before", lost - 1, lost > 2 ? "were" : "was");
   if (some_left) {
     if (options_.logger != nullptr) {
       options_.logger->log(LogLevel::kWarning,
-                           "%s ends: the other workers have left, and %s; raise absent_ms if it "
+                           "%s ends: workers have left, and %s; raise absent_ms if a lost worker "
                            "may be away for longer",
                            own_text().c_str(), last.c_str());
     }
@@ -550,8 +565,8 @@ Status ServerCore::after_all_have_gone(int64_t now_ns) const {
   info.host = member.host;
   info.pid = member.pid;
   info.message = format(
-      "%s: all workers were lost, and none said goodbye: %s; look why they "
-      "ended, or raise arrival_ms if they are started again later",
+      "%s: all workers were lost, and none said goodbye: %s; find out why "
+      "they ended, or raise arrival_ms if they are started again later",
       own_text().c_str(), last.c_str());
   return Status(std::move(info));
 }

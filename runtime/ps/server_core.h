@@ -123,6 +123,7 @@ class ServerCore {
   void tick();
   int64_t patience_ms() const;
   std::string after_loss() const;
+  void replace_session_of(int32_t worker, Member& member);
   bool gone(const Member& member, int64_t now_ns) const;
   bool may_come(int64_t now_ns) const;
   void look_for_end();

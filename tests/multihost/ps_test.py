@@ -60,7 +60,8 @@ def host_falls_silent_and_comes_back():
                    "chief": [f"{network.address(0)}:4100"], "worker": [f"{network.address(1)}:4100"]}
 
         def add(name, host, kind, index):
-            # The chief stays until the worker is back: servers whose workers are all away end.
+            # The chief stays until the worker is back: once a worker has left, servers wait for a lost one for
+            # absent_ms only.
             steps = 6000 if kind == "chief" else 3000
             task = json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
             job.add(name, host, [Agents.program, "--steps", str(steps), "--report", "100", "--ahead", "20"],
