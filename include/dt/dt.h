@@ -2984,10 +2984,10 @@ typedef struct dt_ps_server_options {
   const char* checkpoint;
   int64_t save_every_ms; /**< >= 0: a checkpoint, while pushes come; the first one once there is a
                             variable; 60000. 0: at the end and by dt_ps_save() only */
-  int64_t absent_ms;     /**< >= 0: once a worker has left, one that was lost is waited for so
-                            long; 10000 */
-  int64_t arrival_ms;    /**< >= 0: so long for workers that have not come yet, and for one to come
-                            back where all were lost; 300000 */
+  int64_t absent_ms;     /**< >= 0: how long the server waits for a lost worker once another has
+                            left; 10000 */
+  int64_t arrival_ms;    /**< >= 0: how long it waits for workers that have not come yet, and for
+                            one to come back if all were lost; 300000 */
 } dt_ps_server_options;
 
 /** Sets struct_size and the defaults. @param options may not be NULL. @thread any */
@@ -3154,7 +3154,8 @@ DT_API dt_status dt_ps_connect(const dt_config* config, const dt_ps_options* opt
  * @param spec         initialised by dt_ps_spec_init(); borrowed during the call.
  * @param out_variable gives its number, which holds for this handle.
  * @return DT_OK; DT_ERR_MISMATCH: it is there with another spec; DT_ERR_OUT_OF_MEMORY: of a server;
- *         DT_ERR_PEER_LOST, DT_ERR_TIMEOUT, DT_ERR_ABORTED.
+ *         DT_ERR_INVALID_STATE after dt_ps_leave(); DT_ERR_PEER_LOST, DT_ERR_TIMEOUT,
+ *         DT_ERR_ABORTED.
  * @thread any
  * @since ABI 0
  */

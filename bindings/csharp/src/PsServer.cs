@@ -77,7 +77,7 @@ namespace Dt
         /// <summary>Between checkpoints, while pushes come; 0: at the end and by <see cref="Ps.Save"/>
         /// only.</summary>
         public long SaveEveryMs { get; set; } = 60000;
-        /// <summary>Once a worker has left, a lost one is waited for so long.</summary>
+        /// <summary>How long the server waits for a lost worker once another has left.</summary>
         public long AbsentMs { get; set; } = 10000;
         /// <summary>How long it waits for workers that have not come yet, and for one to come back where
         /// all were lost.</summary>

@@ -141,7 +141,7 @@ class PsServer(_Owner):
     config: ps.servers (port 0: the kernel chooses), ps.index, ps.workers, job.id
     checkpoint: a directory that is there, for this server's file; a server that finds it begins with it
     save_every_ms: between checkpoints, while pushes come; 0: at the end and by Ps.save() only
-    absent_ms: once a worker has left, a lost one is waited for so long
+    absent_ms: how long the server waits for a lost worker once another has left
     arrival_ms: how long it waits for workers that have not come yet, and for one to come back where all were lost
     """
 

@@ -10,7 +10,7 @@ import java.nio.file.Path;
  *     with it; null: a server that is lost takes its values with it
  * @param saveEveryMs between checkpoints, while pushes come; 0: at the end and by {@link Ps#save}
  *     only
- * @param absentMs once a worker has left, a lost one is waited for so long
+ * @param absentMs how long the server waits for a lost worker once another has left
  * @param arrivalMs how long it waits for workers that have not come yet, and for one to come back
  *     where all were lost
  */
