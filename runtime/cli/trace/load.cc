@@ -41,7 +41,7 @@ void weigh(const record::Trace& trace, Weight* weight) {
 
 using Jobs = std::map<Job, Weight>;
 
-/// That with the latest trace; of some that ended together, that of most traces.
+/// The id of the job with the latest trace. Of jobs that ended together, the one with most traces.
 const std::string& latest_id(const Jobs& jobs) {
   int64_t latest_ns = 0;
   for (const auto& [job, weight] : jobs) latest_ns = std::max(latest_ns, weight.latest_ns);
