@@ -257,18 +257,23 @@ std::string launch_text(const Family& family, const Facts& facts) {
 }
 
 /// The own variables are complete but for the address: MASTER_ADDR and MASTER_PORT, unless they
-/// come with the RANK and WORLD_SIZE of another launch.
-Status fill_user_rendezvous(Facts& own, const std::vector<Reading>& others, Variables& variables) {
-  if (own.master_addr && own.at(Field::kMasterPort)) return {};
-  if (own.at(Field::kWorldSize)->value == 1) return {};
-  for (const Reading& other : others) {
-    const bool torch = other.family->read == read_torch;
-    if (torch && other.facts.complete() && !own.same_launch(other.facts)) return {};
-  }
+/// come with the RANK and WORLD_SIZE of another launch. Malformed ones are an error only where
+/// nothing else leads to rank 0: such names are common (a Service "master" of Kubernetes).
+void fill_user_rendezvous(Facts& own, Variables& variables) {
+  if (own.master_addr && own.at(Field::kMasterPort)) return;
+  if (own.at(Field::kWorldSize)->value == 1) return;
+  // Read here because DT_LAUNCHER=own leaves torch's family out.
+  constexpr NumberRow kTorch[] = {rank_row(Field::kRank, "RANK"),
+                                  size_row(Field::kWorldSize, "WORLD_SIZE")};
+  Facts torch;
+  const bool readable = read_numbers(variables, kTorch, torch).ok();
+  if (readable && torch.complete() && !own.same_launch(torch)) return;
   Facts user;
-  DT_TRY(read_user_rendezvous(variables, user));
+  if (const Status status = read_user_rendezvous(variables, user); !status.ok()) {
+    own.no_address = status.message();
+    return;
+  }
   own.fill_rendezvous(user);
-  return {};
 }
 
 /// The own variables are complete: they win, and the launcher around them fills blanks.
@@ -378,7 +383,7 @@ Result<Facts> choose(std::vector<Reading> readings, const Choice& choice, Variab
   Facts own = readings.front().facts;
   if (own.complete()) {
     readings.erase(readings.begin());
-    DT_TRY(fill_user_rendezvous(own, readings, variables));
+    fill_user_rendezvous(own, variables);
     DT_TRY(complete_own(own, readings, variables));
     return own;
   }

@@ -229,6 +229,24 @@ TEST_CASE("discover: MASTER_ADDR and MASTER_PORT are the address of own rank and
   CHECK(place.master_port == 29500);
   CHECK(contains(error_of(with(own, {{"MASTER_PORT", "29500x"}})),
                  "not_a_number: MASTER_PORT=\"29500x\"; expected a decimal integer from 1 to"));
+  // As a Service of Kubernetes sets it; the equal launch leads to rank 0.
+  const Environment named = {{"MASTER_PORT", "tcp://10.0.0.1:80"},
+                             {"OMPI_COMM_WORLD_RANK", "0"},
+                             {"OMPI_COMM_WORLD_SIZE", "2"},
+                             {"PMIX_NAMESPACE", "7"},
+                             {"PMIX_SERVER_URI4", "x"}};
+  CHECK(place_of(with(own, named)).exchange == dt::launch::Exchange::kPmix);
+}
+
+TEST_CASE("discover: MASTER_ADDR and MASTER_PORT of another launch are not those of own ranks") {
+  for (const char* launcher : {"", "own"}) {
+    CAPTURE(launcher);
+    const Environment own = {
+        {"DT_RANK", "0"}, {"DT_WORLD_SIZE", "2"}, {"DT_LAUNCHER", launcher}, {"LOCAL_RANK", "x"}};
+    CHECK(contains(error_of(with(kTorchrun, own)), "no_rendezvous: DT_WORLD_SIZE=2, but nobody"));
+    const Place place = place_of(with(kTorchrun, with(own, {{"WORLD_SIZE", "2"}, {"RANK", "0"}})));
+    CHECK(place.master_addr == "10.0.0.4");
+  }
 }
 
 TEST_CASE("discover: own variables are the way out of a broken environment") {
