@@ -237,8 +237,12 @@ void fill_but_identity(Facts& facts, Facts other) {
   facts.fill_blanks(other);
 }
 
-/// The launches of MPI and Slurm that the variables describe.
-std::vector<Reading> outer_launches(Variables& variables) {
+/// The launches of MPI and Slurm that the variables describe, without their addresses.
+std::vector<Reading> outer_launches(Variables variables) {
+  // dt run sets both for its ranks, and a family that needs an address and finds none there may
+  // fail. What the agent and its ranks find must not differ.
+  variables.replace("MASTER_ADDR", "127.0.0.1", "MASTER_ADDR");
+  variables.replace("MASTER_PORT", "1", "MASTER_PORT");
   std::vector<Reading> launches;
   for (const Family& family : kFamilies) {
     if (family.group != Group::kMpi && family.group != Group::kStep) continue;
@@ -430,7 +434,7 @@ Status no_rendezvous(const std::string& launcher, const std::string& size,
   return launch_error("no_rendezvous", text);
 }
 
-std::string launches_around(Variables& variables) {
+std::string launches_around(const Variables& variables) {
   std::string all;
   for (const auto& [family, facts] : outer_launches(variables)) {
     all += (all.empty() ? "" : ";") + launch_text(*family, facts);

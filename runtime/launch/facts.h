@@ -159,7 +159,7 @@ Place make_place(const Facts& facts, const Variables& variables);
 /// "none". `dt run` leaves its ranks what it saw, in the variable of this name: they inherit those
 /// launches, and a launch that is not among them was started inside a rank.
 inline constexpr const char* kLaunchesAround = "DT_RUN_AROUND";
-std::string launches_around(Variables& variables);
+std::string launches_around(const Variables& variables);
 /// Says that such a launch of several processes has this process, although a rank's variables are
 /// set; without what else to do. Empty: none has.
 std::string launch_inside_rank(Variables& variables);

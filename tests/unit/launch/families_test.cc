@@ -530,13 +530,23 @@ TEST_CASE("srun and mpirun inside a rank of dt run are a conflict, those around 
   const Environment one = {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}};
   CHECK(found_place(plus(one, rank)).launcher == "dt run");
   Environment both = plus(kStep, kOpenMpi);
-  dt::launch::Variables around(both);
-  both["DT_RUN_AROUND"] = dt::launch::launches_around(around);
+  both["DT_RUN_AROUND"] = dt::launch::launches_around(dt::launch::Variables(both));
   CHECK(both["DT_RUN_AROUND"] == "openmpi 704643073 3/4;slurm 70012.3 2/4");
   Environment inherited = plus(rank, both);
   CHECK(found_place(inherited).launcher == "dt run");
   inherited["OMPI_COMM_WORLD_RANK"] = "1";
   CHECK(contains(refusal_of(inherited), "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 (openmpi)"));
+}
+
+TEST_CASE("dt run and its ranks see the same launches around, whatever list of nodes") {
+  const Environment own = {{"DT_RANK", "0"}, {"DT_WORLD_SIZE", "8"}, {"DT_LAUNCHER_PID", "7"}};
+  Environment step = plus(kStep, {{"SLURM_STEP_NODELIST", "n[1-"}});
+  step["DT_RUN_AROUND"] = dt::launch::launches_around(dt::launch::Variables(step));
+  CHECK(step["DT_RUN_AROUND"] == "slurm 70012.3 2/4");
+  CHECK(found_place(plus(plus(step, kAddress), own)).launcher == "dt run");
+  Environment mpi = plus(kOpenMpi, {{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NODELIST", "n[1-"}});
+  mpi["DT_RUN_AROUND"] = dt::launch::launches_around(dt::launch::Variables(mpi));
+  CHECK(found_place(plus(plus(mpi, kAddress), own)).launcher == "dt run");
 }
 
 TEST_CASE("dt run inside another launch is no reason for a warning") {
