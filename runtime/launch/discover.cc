@@ -451,9 +451,9 @@ std::string launch_inside_rank(Variables& variables) {
     const std::string entry = ";" + launch_text(*family, facts) + ";";
     if ((";" + *around + ";").find(entry) != std::string::npos) continue;
     return format(
-        "%s (%s) was started inside a rank of dt run, whose variables are still set; unset them "
-        "before (RANK, WORLD_SIZE, MASTER_*, TORCHELASTIC_*, and DT_* but for DT_TOKEN)",
-        said(facts).c_str(), family->name);
+        "this process (%s, %s) seems to have been started inside a rank of dt run, whose variables "
+        "are still set; unset them before (in a shell: unset $%s)",
+        said(facts).c_str(), family->name, kNamesSet);
   }
   return {};
 }

@@ -157,11 +157,16 @@ Result<Facts> discover_facts(Variables& variables);
 Place make_place(const Facts& facts, const Variables& variables);
 /// The launches of MPI and Slurm that the variables describe: "slurm 812.0 0/2;openmpi 1/4", or
 /// "none". `dt run` leaves its ranks what it saw, in the variable of this name: they inherit those
-/// launches, and a launch that is not among them was started inside a rank.
+/// launches, and a launch that is not among them was started inside a rank. hydra, pals, jsrun and
+/// mvapich2 name no job: a launch inside that has the numbers of the one around is not found. A
+/// rank that sets such numbers by hand looks like a launch.
 inline constexpr const char* kLaunchesAround = "DT_RUN_AROUND";
 std::string launches_around(const Variables& variables);
-/// Says that such a launch of several processes has this process, although a rank's variables are
-/// set; without what else to do. Empty: none has.
+/// Names the variables that `dt run` has set for a process, with blanks between them, itself
+/// included. Not DT_TOKEN, which jobs that the process starts may share.
+inline constexpr const char* kNamesSet = "DT_RUN_SET";
+/// Error text if a launch of several processes started this process inside a rank, to which the
+/// caller may add what else to do; empty otherwise.
 std::string launch_inside_rank(Variables& variables);
 /// Nobody says where rank 0 is; `address` when only the port is missing.
 Status no_rendezvous(const std::string& launcher, const std::string& size,

@@ -94,9 +94,14 @@ constexpr const char* kForeign[] = {
 // What else would make a rank of a parameter server.
 constexpr const char* kClusters[] = {"TF_CONFIG", "CLUSTER_SPEC"};
 
-/// `inherited` without the variables in `removed`, and with those in `set`.
+/// `inherited` without the variables in `removed`, and with those in `set` and their names.
 std::vector<std::string> merge(const std::vector<std::string>& inherited,
-                               std::set<std::string> removed, const Settings& set) {
+                               std::set<std::string> removed, Settings set) {
+  std::string names = launch::kNamesSet;
+  for (const auto& [name, value] : set) {
+    if (name != "DT_TOKEN") names += " " + name;
+  }
+  set.emplace_back(launch::kNamesSet, names);
   for (const auto& entry : set) removed.insert(entry.first);
   std::vector<std::string> environment;
   for (const std::string& variable : inherited) {
@@ -125,7 +130,7 @@ std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
   set.insert(set.end(), place.variables.begin(), place.variables.end());
   std::set<std::string> removed(std::begin(kForeign), std::end(kForeign));
   if (!place.servers.empty()) removed.insert("DT_PS_WORKERS");
-  return merge(inherited, std::move(removed), set);
+  return merge(inherited, std::move(removed), std::move(set));
 }
 
 std::vector<std::string> server_environment(const JobPlace& place, int local_server, int listen_fd,
@@ -137,7 +142,7 @@ std::vector<std::string> server_environment(const JobPlace& place, int local_ser
   std::set<std::string> removed(std::begin(kForeign), std::end(kForeign));
   removed.insert(std::begin(kClusters), std::end(kClusters));
   for (const auto& entry : rank_settings(place, 0)) removed.insert(entry.first);
-  return merge(inherited, std::move(removed), set);
+  return merge(inherited, std::move(removed), std::move(set));
 }
 
 std::string error_file(const JobPlace& place, int local_rank) {

@@ -87,6 +87,28 @@ TEST_CASE("cores: the processors, or the quota of the control group where that i
   CHECK(cores(8).count == 1);
 }
 
+TEST_CASE("DT_RUN_SET names all that is set but the token") {
+  JobPlace place;
+  place.token = "secret";
+  place.omp_num_threads = 2;
+  place.relay_port = 5;
+  place.servers = {"a:1"};
+  place.error_folder = "/logs";
+  place.variables = {{"NCCL_RAS_ADDR", "localhost:1"}};
+  for (const Strings& environment :
+       {rank_environment(place, 0, {}), server_environment(place, 0, 17, {})}) {
+    std::string names = " ";
+    for (const std::string& variable : environment) {
+      if (variable.rfind("DT_RUN_SET=", 0) == 0) names += variable.substr(11) + " ";
+    }
+    for (const std::string& variable : environment) {
+      const std::string name = variable.substr(0, variable.find('='));
+      CAPTURE(name);
+      CHECK((names.find(" " + name + " ") != std::string::npos) == (name != "DT_TOKEN"));
+    }
+  }
+}
+
 TEST_CASE("further variables replace what is inherited") {
   JobPlace place;
   place.variables = {{"NCCL_ALGO", "Ring"}, {"NCCL_DEBUG", "WARN"}};

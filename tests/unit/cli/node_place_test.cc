@@ -131,7 +131,7 @@ TEST_CASE("what is no step of srun's is no step") {
 
 TEST_CASE("a launch inside a rank of dt run is refused, unless --nnodes says what is meant") {
   const Environment inside = with(slurm_step(), "DT_RUN_AROUND", "none");
-  CHECK(error_of({}, inside).find("(slurm) was started inside a rank of dt run") !=
+  CHECK(error_of({}, inside).find(", slurm) seems to have been started inside a rank of dt run") !=
         std::string::npos);
   CHECK(find_node(options(1, {}, ""), inside).value().node_count == 1);
   CHECK(find_node({}, with(slurm_step(), "DT_RUN_AROUND", "slurm 3490098.2 1/2")).ok());
