@@ -319,11 +319,8 @@ void say_what_is_set_up(const SupervisorPlan& plan, Output* output) {
                            place.servers[static_cast<size_t>(index)].c_str()));
   }
   if (place.omp_num_threads == 0) return;
-  const UsableCores cores = usable_cores();
-  output->message(format("dt run: OMP_NUM_THREADS=%d, as it was not set: %d cores%s for %d ranks",
-                         place.omp_num_threads, cores.count,
-                         cores.by_quota ? " (the quota of the control group)" : "",
-                         place.local_size));
+  output->message(format("dt run: OMP_NUM_THREADS=%d, as it was not set: %s", place.omp_num_threads,
+                         place.omp_reason.c_str()));
 }
 
 }  // namespace

@@ -190,6 +190,13 @@ UsableCores usable_cores(size_t allowed, double quota) {
   return {std::max(1, static_cast<int>(quota)), true};
 }
 
+Threads threads_per_rank(int own_cores, const UsableCores& usable, int ranks) {
+  const int share = std::max(1, usable.count / ranks);
+  if (own_cores > 0 && own_cores <= share) return {own_cores, "the cores of each rank (--bind)"};
+  return {share, format("%d cores%s for %d ranks", usable.count,
+                        usable.by_quota ? " (the quota of the control group)" : "", ranks)};
+}
+
 UsableCores usable_cores() {
   return usable_cores(allowed_cpus().size(), cpu_quota("/proc", "/sys"));
 }

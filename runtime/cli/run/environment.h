@@ -34,6 +34,7 @@ struct JobPlace {
   bool terminal = false;             ///< the agent's stdout is one
   std::string around = "none";       ///< launch::launches_around() of the agent
   int omp_num_threads = 0;           ///< 0: leave the variable alone
+  std::string omp_reason;            ///< where that number is from, for a message
   std::vector<std::string> servers;  ///< addresses of the parameter servers of all nodes, by index
   int first_server = 0;              ///< of this node
   int local_servers = 0;             ///< likewise
@@ -77,5 +78,13 @@ struct UsableCores {
 UsableCores usable_cores(size_t allowed, double quota);
 /// The same of this process.
 UsableCores usable_cores();
+
+/// OMP_NUM_THREADS of each rank.
+struct Threads {
+  int count = 1;
+  std::string reason;
+};
+/// The cores that a rank has to itself (0: none), or its share of `usable` where that is less.
+Threads threads_per_rank(int own_cores, const UsableCores& usable, int ranks);
 
 }  // namespace dt::cli

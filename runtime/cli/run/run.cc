@@ -54,8 +54,9 @@ Status settle_processors(Agent* agent) {
     agent->plan.cpus = agent->binding.cpus;
   }
   if (getenv("OMP_NUM_THREADS") != nullptr) return {};
-  const int own = agent->binding.cores_per_rank;
-  agent->plan.place.omp_num_threads = own > 0 ? own : std::max(1, usable_cores().count / ranks);
+  Threads threads = threads_per_rank(agent->binding.cores_per_rank, usable_cores(), ranks);
+  agent->plan.place.omp_num_threads = threads.count;
+  agent->plan.place.omp_reason = std::move(threads.reason);
   return {};
 }
 

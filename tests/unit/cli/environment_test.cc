@@ -87,6 +87,21 @@ TEST_CASE("cores: the processors, or the quota of the control group where that i
   CHECK(cores(8).count == 1);
 }
 
+TEST_CASE("threads: the cores that a rank is bound to, or its share where that is less") {
+  using dt::cli::threads_per_rank;
+  CHECK(threads_per_rank(0, {8, false}, 3).count == 2);
+  CHECK(threads_per_rank(0, {8, false}, 3).reason == "8 cores for 3 ranks");
+  CHECK(threads_per_rank(0, {2, true}, 4).count == 1);
+  CHECK(threads_per_rank(0, {2, true}, 4).reason ==
+        "2 cores (the quota of the control group) for 4 ranks");
+  CHECK(threads_per_rank(4, {16, false}, 2).count == 4);
+  CHECK(threads_per_rank(4, {16, false}, 2).reason == "the cores of each rank (--bind)");
+  CHECK(threads_per_rank(4, {2, true}, 2).count == 1);
+  CHECK(threads_per_rank(4, {2, true}, 2).reason ==
+        "2 cores (the quota of the control group) for 2 ranks");
+  CHECK(threads_per_rank(1, {2, true}, 2).reason == "the cores of each rank (--bind)");
+}
+
 TEST_CASE("DT_RUN_SET names all that is set but the token") {
   JobPlace place;
   place.token = "secret";
