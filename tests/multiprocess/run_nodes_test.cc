@@ -37,7 +37,7 @@ class Nodes {
                     "--node-rank",
                     std::to_string(node),
                     "--rendezvous",
-                    everywhere_ && node == 0 ? "0.0.0.0:" + std::to_string(port()) : address()};
+                    node == 0 ? served_at_ + ":" + std::to_string(port()) : address()};
     command.insert(command.end(), options.begin(), options.end());
     command.insert(command.end(), program.begin(), program.end());
     Process::Options process;
@@ -54,7 +54,7 @@ class Nodes {
     }
   }
   /// Node 0 listens on all its addresses, as the main node of AWS Batch, which knows none.
-  void listen_everywhere() { everywhere_ = true; }
+  void listen_everywhere(const std::string& spelling) { served_at_ = spelling; }
   uint16_t port() const { return port_.port(); }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_.port()); }
   Process& operator[](size_t node) { return *agents_[node]; }
@@ -62,7 +62,7 @@ class Nodes {
 
  private:
   const int count_;
-  bool everywhere_ = false;
+  std::string served_at_ = "127.0.0.1";
   HeldPort port_;
   std::vector<std::unique_ptr<Process>> agents_;
 };
@@ -159,13 +159,15 @@ TEST_CASE("ranks count node by node, also when nodes start different numbers of 
 }
 
 TEST_CASE("where node 0 listens everywhere, the others are told where they have reached it") {
-  for (const bool servers : {false, true}) {
-    CAPTURE(servers);
+  for (const Strings& options :
+       {Strings{}, Strings{"--servers", "1"}, Strings{"--min-nodes", "2"}}) {
+    const std::string kind = options.empty() ? "" : options[0];
+    const bool servers = kind == "--servers";
+    CAPTURE(kind);
     Nodes nodes(2);
-    nodes.listen_everywhere();
+    nodes.listen_everywhere(servers ? "0" : "0.0.0.0");
     const Strings program = servers ? run_program({"variables", "DT_PS_SERVERS", "DT_PS_INDEX"})
                                     : run_program({"variables", "DT_MASTER_ADDR", "MASTER_ADDR"});
-    const Strings options = servers ? Strings{"--servers", "1"} : Strings{};
     for (int node = 0; node < 2; ++node) {
       nodes.start(node, options, program, {"DT_SECURITY_MODE=none"});
     }
@@ -173,6 +175,7 @@ TEST_CASE("where node 0 listens everywhere, the others are told where they have 
     const std::string& out = nodes[1].out;
     if (servers) {
       CHECK(count_of(out, "DT_PS_SERVERS=127.0.0.1:") == 2);  // of the rank and of the server
+      CHECK(count_of(out, "=0:") == 0);
     } else {
       CHECK(count_of(out, "DT_MASTER_ADDR=127.0.0.1\n") == 1);
       CHECK(count_of(out, " MASTER_ADDR=127.0.0.1\n") == 1);

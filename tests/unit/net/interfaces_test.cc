@@ -80,6 +80,17 @@ TEST_CASE("Interfaces: a literal and localhost mean loopback, other hosts are li
   CHECK(!literal_address("", 99).ok());
 }
 
+TEST_CASE("Interfaces: a literal of all addresses means anywhere, in any spelling") {
+  for (const char* all : {"0.0.0.0", "0", "::", "::0", "0:0:0:0:0:0:0:0"}) {
+    CAPTURE(all);
+    CHECK(means_anywhere(all));
+  }
+  for (const char* other : {"10.0.0.5", "127.0.0.1", "::1", "localhost", "node0", ""}) {
+    CAPTURE(other);
+    CHECK(!means_anywhere(other));
+  }
+}
+
 TEST_CASE("Interfaces: the default route leaves from no loopback address, or there is none") {
   const auto source = default_route_source();
   CHECK((!source.ok() || !is_loopback(source.value())));
