@@ -101,6 +101,7 @@ Status await_exec(const SpawnPlan& plan, int error_fd, pid_t pid) {
   do {
     count = poll(&ready, 1, kExecTimeoutMs);
   } while (count < 0 && errno == EINTR);
+  const int poll_error = errno;
   Failure failure;
   ssize_t bytes = 0;
   if (count == 1) bytes = read(error_fd, &failure, sizeof failure);
@@ -116,7 +117,11 @@ Status await_exec(const SpawnPlan& plan, int error_fd, pid_t pid) {
                                      cpu_list_text(plan.cpus) + ": " + errno_text(failure.error) +
                                      "; leave --bind out");
   }
-  if (count != 1) {
+  if (count < 0) {
+    return Status(Code::kSystem,
+                  "cannot wait for " + plan.program + " to start: " + errno_text(poll_error));
+  }
+  if (count == 0) {
     return Status(Code::kSystem,
                   format("the kernel has not started %s within %d s; does the file system that it "
                          "is on answer? Try: cat %s > /dev/null",
