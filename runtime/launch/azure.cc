@@ -19,7 +19,8 @@ Status read_azure_address(Variables& variables, Facts& facts) {
   if (node != nullptr && *node != "localhost") {
     return read_address(variables, "AZ_BATCHAI_MPI_MASTER_NODE", facts);
   }
-  // AKS. Without a name of Azure's next to it this common name may mean anything.
+  // AKS, says hi-ml, which runs in jobs of Azure ML: they have AZUREML_RUN_ID. Without a name of
+  // Azure's next to it this common name may mean anything.
   if (!variables.any_begins("AZUREML_") && !variables.any_begins("AZ_BATCH")) return {};
   return read_address(variables, "MASTER_IP", facts);
 }
