@@ -313,8 +313,8 @@ constexpr Key kKeys[] = {
 
     {"run.grace_ms", "DT_RUN_GRACE_MS", Type::kInteger, "ms", 0, kMaxTimeoutMs, "15000", "", kAny,
      false,
-     "From a rank's first failure to SIGKILL for the others; if given, also from SIGINT or SIGTERM to "
-     "dt run."},
+     "From a rank's first failure to SIGKILL for the others; if given, also from when dt run passes "
+     "SIGINT or SIGTERM on to the ranks; for parameter servers see launching.md."},
     {"run.stop_grace_ms", "DT_RUN_STOP_GRACE_MS", Type::kInteger, "ms", 0, kMaxTimeoutMs, "30000", "",
      kAny, false,
      "How long SIGTERM to dt run is kept from ranks that ask dt_stop_requested and are told so."},

@@ -170,8 +170,8 @@ ParsedRun parse_run(int argument_count, char** arguments) {
       ->check(refuse_no_name);
   app.add_option(
          "--grace-ms", options.grace_ms,
-         "from the first failure to SIGKILL (run.grace_ms: 15000); if given, also from SIGINT "
-         "or SIGTERM to dt run")
+         "from the first failure to SIGKILL (run.grace_ms: 15000); if given, also from when "
+         "SIGINT or SIGTERM is passed on to the ranks")
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
   app.add_option("--show-lines", options.show_lines,
                  "last lines of the failed rank in the report (run.show_lines: 30)")
