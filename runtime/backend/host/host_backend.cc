@@ -170,7 +170,7 @@ Status HostBackend::run_here(const Collective& collective) {
   for (;;) {
     const Step step = advance_channel();
     if (step == Step::kDone) break;
-    if (interrupt_.fired()) return finishes_broken() ? Status() : interrupt_.status();
+    if (interrupt_.fired()) return interrupt_.status();
     Deadline others = Deadline::never();
     if (step == Step::kProgressed || help_others(false, &others)) {
       spin_policy.renew();
@@ -316,7 +316,6 @@ HostBackend::Advance HostBackend::advance_queue() {
   Advance result;
   if (!pending()) return result;
   take_inbox();
-  if (interrupt_.fired()) finish_begun();
   for (;;) {
     if (interrupt_.fired()) {
       fail_queue();
@@ -379,23 +378,6 @@ Step HostBackend::advance_channel() {
     return step;
   }
   return step;
-}
-
-/// The communicator is broken: what has begun and has all that it needs still ends well. Otherwise
-/// a rank that comes late would lose what the others have, and differ from them.
-bool HostBackend::finishes_broken() {
-  Step step = Step::kProgressed;
-  while (step == Step::kProgressed) step = channel_.advance();
-  return step == Step::kDone && channel_.result().ok();
-}
-
-void HostBackend::finish_begun() {
-  finish_begun_transfers();
-  while (!active_.empty() && active_.front()->started && finishes_broken()) {
-    OperationPtr finished = std::move(active_.front());
-    active_.pop_front();
-    complete(std::move(finished), Status());
-  }
 }
 
 void HostBackend::fail_queue() {
@@ -465,10 +447,7 @@ bool HostBackend::quiesce(const Wait& wait) {
     sched_yield();
   }
   take_inbox();
-  if (interrupt_.fired()) {
-    finish_begun();
-    fail_queue();
-  }
+  if (interrupt_.fired()) fail_queue();
   if (turn_.give()) doorbell_.ring();
   return true;
 }

@@ -123,10 +123,6 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   /// that is blocked; null: sends and receives.
   void look_at_queued(const Collective* running, Deadline* deadline);
   Status timed_out_in_queue(const Queued& queued, const Collective* running);
-  bool finishes_broken();
-  bool finishes_broken(const Collective& collective, collective::Transfer& transfer);
-  void finish_begun();
-  void finish_begun_transfers();
   void fail_queue();
   void fail_all(Fifo<OperationPtr>& operations);
   void complete(OperationPtr operation, Status status);

@@ -21,9 +21,7 @@ Status HostBackend::transfer_here(const Collective& collective, std::shared_ptr<
     const Step step = advance_transfer(collective, transfer, &status);
     if (!std::exchange(noted, true)) note_last(collective, static_cast<int64_t>(transfer.number));
     if (step == Step::kDone) return status.ok() ? status : break_with(std::move(status));
-    if (interrupt_.fired()) {
-      return finishes_broken(collective, transfer) ? Status() : interrupt_.status();
-    }
+    if (interrupt_.fired()) return interrupt_.status();
     Deadline others = Deadline::never();
     const bool moved = step == Step::kProgressed || help_others(false, &others);
     if (moved) spin_policy.renew();
@@ -98,26 +96,6 @@ Step HostBackend::advance_lane(Fifo<OperationPtr>& lane, Deadline* out_deadline)
     break;
   }
   return progressed ? Step::kProgressed : Step::kBlocked;
-}
-
-/// As of a collective.
-bool HostBackend::finishes_broken(const Collective& collective, collective::Transfer& transfer) {
-  Status status;
-  Step step = Step::kProgressed;
-  while (step == Step::kProgressed) step = mailboxes_.advance(collective, transfer, &status);
-  return step == Step::kDone && status.ok();
-}
-
-void HostBackend::finish_begun_transfers() {
-  for (const size_t lane : busy_lanes_) {
-    Fifo<OperationPtr>& operations = lanes_[lane];
-    while (!operations.empty() && operations.front()->started &&
-           finishes_broken(operations.front()->collective, operations.front()->transfer)) {
-      OperationPtr finished = std::move(operations.front());
-      operations.pop_front();
-      complete(std::move(finished), Status());
-    }
-  }
 }
 
 Step HostBackend::advance_transfer(const Collective& collective, collective::Transfer& transfer,
