@@ -73,9 +73,9 @@ constexpr Key kKeys[] = {
      "After how long inside one operation rank 0 logs who is inside and who is missing; 0: never."},
     {"watchdog.abort_timeout_ms", "DT_WATCHDOG_ABORT_TIMEOUT_MS", Type::kInteger, "ms", 100,
      kMaxTimeoutMs, "10000", "", kAny, false,
-     "How long a call of CUDA or NCCL may take before it counts as hanging, once dt aborts its work; "
-     "without the time in which an abort waits for other operations, or for its own operations' "
-     "inputs."},
+     "How long a call of CUDA or NCCL may take before it counts as hanging, once dt aborts its work. "
+     "The time of an abort counts only while no other communicator has an operation on the GPU, and "
+     "the inputs of the aborted operations are ready."},
     {"watchdog.exit", "DT_WATCHDOG_EXIT", Type::kEnum, "", 0, 0, "launched", "launched, always, never",
      kAny, false,
      "Whether such a process, which cannot use its GPU any more, is ended; launched: under dt run."},

@@ -623,7 +623,7 @@ void DeviceChannel::leave_behind() {
     if (!used->empty()) static_cast<void>(new auto(std::exchange(*used, {})));
   };
   lists_.with([&](Lists& lists) { keep(&lists.used); });
-  if (ending_ != nullptr) return;
+  if (ending_ != nullptr) return device_->end_left_behind();
   keep(&used_);
   carrier_released_ = true;
   last_ = nullptr;

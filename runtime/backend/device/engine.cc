@@ -341,17 +341,14 @@ Result<std::shared_ptr<DeviceEngine>> DeviceEngine::start(const Options& options
 DeviceEngine::~DeviceEngine() {
   if (!thread_.joinable()) return;  // it could not start
   device_thread_->stop();
-  if (device_thread_->ended_.wait({Deadline::after_ms(kEndMs)})) {
-    thread_.join();
-    return;
-  }
-  if (logger_) {
+  const bool ended = device_thread_->ended_.wait({Deadline::after_ms(kEndMs)});
+  ended ? thread_.join() : thread_.detach();
+  if (logger_ && (!ended || device_thread_->ends_left_behind_)) {
     logger_->log(LogLevel::kWarning,
-                 "the thread dt-device hangs in a call of CUDA or NCCL on %s and is left behind; "
+                 "the thread %s hangs in a call of CUDA or NCCL on %s and is left behind; "
                  "end this process",
-                 device_thread_->runtime().device().name.c_str());
+                 ended ? "dt-end" : "dt-device", device_thread_->runtime().device().name.c_str());
   }
-  thread_.detach();
 }
 
 }  // namespace dt::backend

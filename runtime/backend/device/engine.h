@@ -77,6 +77,8 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
   // This thread:
   /// Runs `body`, which may wait for peers and for all of the device, on a thread of its own.
   Result<std::shared_ptr<EndingThread>> start_ending(std::function<void()> body);
+  /// The job is at its end, and a communicator's end still waits inside NCCL.
+  void end_left_behind() { ends_left_behind_ = true; }
   /// The engine is gone: nothing may take long any more.
   bool is_ending() const { return ending_; }
 
@@ -140,11 +142,12 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
   Fifo<std::shared_ptr<DeviceChannel>> order_;
   std::shared_ptr<DeviceChannel> launching_;  ///< whose operations are being enqueued
   bool ending_ = false;
+  bool ends_left_behind_ = false;        ///< read by others once the thread has ended
   Deadline aborts_ = Deadline::never();  ///< others that break with the first are aborted together
   std::vector<Aborts> aborting_;
 };
 
-/// Owns that thread. Its destructor ends it; channels that wait for their peers' end have a second.
+/// Owns that thread. Its destructor ends it; communicators that still end have a second or two.
 class DeviceEngine {
  public:
   struct Options {

@@ -141,7 +141,8 @@ static class Domains
                 world.AllReduce(buffer, Sum());
                 Suite.Equal(5, buffer[buffer.Length - 1], "sum with a domain that is unloaded");
                 Suite.Check(!Volatile.Read(ref unloaded), "it is there while it waits for a message");
-                world.Send(new int[1], 0);  // ends here before the other rank goes, which has not left
+                try { world.Send(new int[1], 0); }
+                catch (DtPeerLostException) { }  // the other rank has it and is gone, without leaving
                 Suite.Check(unload.Join(60000) && Volatile.Read(ref unloaded), "the domain is unloaded");
             }
         }
