@@ -154,7 +154,6 @@ Result<char*> Optimizer::allocate_state(int64_t bytes) {
 
 Status Optimizer::step(double rate, cuda::Stream stream) {
   DT_TRY(shard_->comm()->check_ungrouped("dt_optimizer_step"));
-  DT_TRY(shard_->check_stream("dt_optimizer_step", stream));  // before anything is enqueued
   Reducer& reducer = *shard_->reducer();
   if (!reducer.has_results()) {
     return Status(Code::kInvalidState,
@@ -162,6 +161,8 @@ Status Optimizer::step(double rate, cuda::Stream stream) {
                       "\": there are no gradients; call it between dt_reducer_finish and the "
                       "next step's first dt_reducer_ready");
   }
+  // Before anything is enqueued.
+  DT_TRY(shard_->check_stream_of_all("dt_optimizer_step", stream));
   const Status updated = update_all(rate, stream);
   if (!updated.ok()) return shard_->fail(updated);  // the others go on to updated()
   return shard_->updated(stream);

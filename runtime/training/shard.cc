@@ -163,6 +163,12 @@ Status Shard::check_stream(const char* function, cuda::Stream stream) const {
   return DeviceStep::capture_refused(std::string(function) + " on comm \"" + comm_->name() + "\"");
 }
 
+Status Shard::check_stream_of_all(const char* function, cuda::Stream stream) {
+  const Status status = check_stream(function, stream);
+  const bool refused = status.code() == Code::kInvalidArgument;
+  return status.ok() || refused ? status : fail(status);
+}
+
 Status Shard::mark_written(cuda::Stream stream) {
   if (marks_ == nullptr) return {};
   DT_TRY_VALUE(const MarkPtr mark, marks_->set(stream));
@@ -265,7 +271,7 @@ Status Shard::set(int32_t index, const void* values, cuda::Stream stream) {
 /// The forward pass needs last what the backward pass needs first: from the last bucket on.
 Status Shard::updated(cuda::Stream stream) {
   DT_TRY(comm_->check_ungrouped("dt_shard_updated"));
-  DT_TRY(check_stream("dt_shard_updated", stream));
+  DT_TRY(check_stream_of_all("dt_shard_updated", stream));
   MarkPtr used;
   if (marks_ != nullptr) {
     auto mark = marks_->set(stream);
@@ -368,7 +374,8 @@ Status Shard::in_words_of_shards(const Status& status) const {
 
 Status Shard::gather(int32_t unit, cuda::Stream stream) {
   DT_TRY(comm_->check_ungrouped("dt_shard_gather"));
-  DT_TRY(check_stream("dt_shard_gather", stream));
+  DT_TRY(whole_units() ? check_stream("dt_shard_gather", stream)
+                       : check_stream_of_all("dt_shard_gather", stream));
   DT_TRY(wait_for_written(stream));
   if (!whole_units()) {
     DT_TRY(begin_unit(unit));

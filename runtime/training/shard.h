@@ -108,6 +108,8 @@ class Shard {
   StreamMarks& marks() const { return *marks_; }
   /// On GPUs: INVALID_ARGUMENT if the stream records a CUDA graph.
   Status check_stream(const char* function, cuda::Stream stream) const;
+  /// The same in a collective call: where CUDA itself fails, all ranks do.
+  Status check_stream_of_all(const char* function, cuda::Stream stream);
   /// Fails every later call here, and on GPUs all ranks.
   Status fail(const Status& status);
   /// Whether no operation for it has failed, as far as is known.
