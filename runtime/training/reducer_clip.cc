@@ -208,8 +208,8 @@ Status Reducer::clip_norm(double max_norm, double norm_type, cuda::Stream stream
                       "dt_reducer_rebuild and the next step's first dt_reducer_ready");
   }
   if (device_ != nullptr) {
-    DT_TRY_VALUE(const bool capturing, device_->is_capturing(stream));
-    if (capturing) {
+    const Result<bool> capturing = device_->is_capturing(stream);
+    if (capturing.ok() && capturing.value()) {
       return DeviceStep::capture_refused("dt_reducer_clip_norm on comm \"" + comm_->name() + "\"");
     }
     if (dense_ != param_count()) {
@@ -218,9 +218,16 @@ Status Reducer::clip_norm(double max_norm, double norm_type, cuda::Stream stream
                         "\": some gradients come as rows, which are in host memory, the others are "
                         "on a GPU; clip them apart, the rows by a reducer on dt_comm_host()");
     }
-    DT_TRY(options_.by_units() || norm_type != 2
-               ? clip_parts_on_device(max_norm, norm_type, stream, norm)
-               : clip_on_device(max_norm, stream, norm));
+    Status clipped = capturing.status();
+    if (clipped.ok()) {
+      clipped = options_.by_units() || norm_type != 2
+                    ? clip_parts_on_device(max_norm, norm_type, stream, norm)
+                    : clip_on_device(max_norm, stream, norm);
+    }
+    if (!clipped.ok() && options_.scatter()) {  // the other ranks wait in an allreduce
+      (void)fail_everywhere(clipped.within("dt_reducer_clip_norm"));
+    }
+    DT_TRY(clipped);
     has_norm_ = true;
     return {};
   }

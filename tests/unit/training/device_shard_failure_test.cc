@@ -18,7 +18,62 @@ ShardTrainer::Options standard(int32_t stage, int32_t shard_ranks = 0) {
   return options;
 }
 
+/// In `call` the CUDA function fails on rank 1 alone: all ranks hear of it before the time-out.
+void check_all_fail(GpuRank& rank, ShardTrainer* trainer, cuda::Stream stream,
+                    const std::string& cuda_function, const std::function<Status()>& call) {
+  rank.meet();  // none is in an earlier call
+  if (rank.rank == 1) rank.cuda->fail(cuda_function);
+  const Status status = call();
+  if (rank.rank == 1) {
+    rank.expect(contains(status, cuda_function + " on device 1"), status.message());
+    rank.cuda->fail(cuda_function, 0, 0);
+  }
+  const Status broken = rank.await_broken();
+  rank.expect(!broken.ok() && broken.code() != Code::kTimeout, broken.message());
+  rank.expect(rank.cuda->finish(stream), "the stream ends");
+  trainer->drop();
+  rank.meet();
+}
+
 }  // namespace
+
+TEST_CASE("shard on GPUs: a rank whose CUDA has failed fails all") {
+  enum class Way { kStep, kUpdated, kGather };
+  for (const Way way : {Way::kStep, Way::kUpdated, Way::kGather}) {
+    CAPTURE(static_cast<int>(way));
+    run_on_gpus({"nccl", 2}, [way](GpuRank& rank) {
+      ShardTrainer trainer(&rank, ShardTrainer::model(), standard(way == Way::kGather ? 3 : 1));
+      const cuda::Stream stream = rank.new_stream();
+      if (!trainer.created().ok()) return rank.expect_ok(trainer.created(), "create");
+      rank.expect_ok(trainer.set_all(stream), "set");
+      rank.expect_ok(trainer.gradients(0, stream), "gradients");
+      check_all_fail(rank, &trainer, stream, "cudaStreamIsCapturing", [&] {
+        if (way == Way::kStep) return trainer.optimizer()->step(0.125, stream);
+        return way == Way::kUpdated ? trainer.shard().updated(stream)
+                                    : trainer.shard().gather(0, stream);
+      });
+    });
+  }
+}
+
+TEST_CASE("shard on GPUs: a rank that cannot find the norm fails all, also with replicas") {
+  for (const std::string cuda_function :
+       {"cudaMalloc", "cudaStreamIsCapturing", "cudaMemsetAsync"}) {
+    for (const int32_t shard_ranks : {0, 2}) {
+      CAPTURE(cuda_function);
+      CAPTURE(shard_ranks);
+      run_on_gpus({"nccl", shard_ranks == 0 ? 2 : 4}, [&](GpuRank& rank) {
+        ShardTrainer trainer(&rank, ShardTrainer::model(), standard(1, shard_ranks));
+        const cuda::Stream stream = rank.new_stream();
+        if (!trainer.created().ok()) return rank.expect_ok(trainer.created(), "create");
+        rank.expect_ok(trainer.set_all(stream), "set");
+        rank.expect_ok(trainer.gradients(0, stream), "gradients");
+        check_all_fail(rank, &trainer, stream, cuda_function,
+                       [&] { return trainer.reducer().clip_norm(1, 2, stream, nullptr); });
+      });
+    }
+  }
+}
 
 TEST_CASE("shard on GPUs: a lost rank is named to all, also of other replicas") {
   for (const int32_t shard_ranks : {0, 2}) {
