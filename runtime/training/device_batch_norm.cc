@@ -25,13 +25,14 @@ template <class Use>
 Status DeviceBatchNorm::with_room(const char* call, int64_t channels, int64_t row,
                                   cuda::Stream stream, Use&& use) {
   DT_TRY(comm_.check_ungrouped(call));
-  DT_TRY_VALUE(const bool capturing, comm_.backend().device()->is_capturing(stream));
-  if (capturing) {
+  const Result<bool> capturing = comm_.backend().device()->is_capturing(stream);
+  if (capturing.ok() && capturing.value()) {
     return DeviceStep::capture_refused(format("%s on comm \"%s\"", call, comm_.name().c_str()));
   }
   std::lock_guard lock(mutex_);
   DT_TRY(comm_.broken());  // else each further call would take a block
-  const Result<Room> room = take_room(channels, row, stream);
+  const Result<Room> room =
+      capturing.ok() ? take_room(channels, row, stream) : Result<Room>(capturing.status());
   Status status = room.ok() ? std::forward<Use>(use)(room.value()) : room.status();
   if (status.ok()) {
     auto mark = marks_.set(stream);

@@ -233,23 +233,26 @@ TEST_CASE("batch statistics on GPUs: other dtypes, calls and channels are named 
   }
 }
 
-TEST_CASE("batch statistics on GPUs: a rank without memory fails all") {
-  run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
-    training::DeviceBatchNorm norm(*rank.comm);
-    const auto layer = layer_on(rank, {{1, 1}, 2, 1, Dtype::kF32});
-    const cuda::Stream stream = rank.new_stream();
-    if (rank.rank == 1) rank.cuda->fail("cudaMalloc");
-    const Status status = norm.moments(layer->view, layer->mean.data(), layer->variance.data(),
-                                       &layer->count, stream);
-    if (rank.rank == 1) {
-      rank.expect(contains(status, "cudaMalloc on device 1"), status.message());
-      rank.cuda->fail("cudaMalloc", 0, 0);
-    }
-    const Status broken = rank.await_broken();
-    rank.expect(!broken.ok() && broken.code() != Code::kTimeout, broken.message());
-    rank.expect(rank.cuda->finish(stream), "the stream ends");
-    rank.meet();
-  });
+TEST_CASE("batch statistics on GPUs: a rank without memory, or whose CUDA has failed, fails all") {
+  for (const std::string call : {"cudaMalloc", "cudaStreamIsCapturing"}) {
+    CAPTURE(call);
+    run_on_gpus({"nccl", 2}, [&call](GpuRank& rank) {
+      training::DeviceBatchNorm norm(*rank.comm);
+      const auto layer = layer_on(rank, {{1, 1}, 2, 1, Dtype::kF32});
+      const cuda::Stream stream = rank.new_stream();
+      if (rank.rank == 1) rank.cuda->fail(call);
+      const Status status = norm.moments(layer->view, layer->mean.data(), layer->variance.data(),
+                                         &layer->count, stream);
+      if (rank.rank == 1) {
+        rank.expect(contains(status, call + " on device 1"), status.message());
+        rank.cuda->fail(call, 0, 0);
+      }
+      const Status broken = rank.await_broken();
+      rank.expect(!broken.ok() && broken.code() != Code::kTimeout, broken.message());
+      rank.expect(rank.cuda->finish(stream), "the stream ends");
+      rank.meet();
+    });
+  }
 }
 
 TEST_CASE("batch statistics on GPUs: a stream that records a graph and an open group are refused") {
