@@ -2,6 +2,7 @@
 #include "fake_cuda.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -46,11 +47,16 @@ Guarded<std::map<uintptr_t, Range>>& memory_ranges() {
 
 }  // namespace
 
+/// Between set_capturing(true) and (false), of all streams that it has come to.
+struct FakeCuda::Capture {
+  std::atomic<bool> open{true};
+};
+
 struct FakeCuda::Recording {
   std::mutex mutex;
   std::condition_variable change;
   std::optional<Clock::time_point> at;  // when the stream came to it
-  bool captured = false;                // it never will; set before others see this
+  std::shared_ptr<Capture> captured;    // not null: it never will; set before others see this
 
   void set() {
     std::lock_guard lock(mutex);
@@ -88,8 +94,10 @@ struct FakeCuda::Queue {
   bool running = false;    // an operation is
   bool destroyed = false;  // ends when empty
   bool ended = false;
-  bool capturing = false;
+  std::shared_ptr<Capture> capture;  // null: none yet
   std::thread worker;
+
+  bool capturing() const { return capture != nullptr && capture->open; }
 
   void push(std::function<void()> function) {
     std::lock_guard lock(mutex);
@@ -191,14 +199,16 @@ Status FakeCuda::check(const char* call) {
 }
 
 Status FakeCuda::put(const char* call, cuda::Stream stream, std::function<void()> function,
-                     bool* captured) {
+                     std::shared_ptr<Capture>* captured) {
   DT_TRY(check(call));
   Queue* queue = queue_of(stream);
   {
     std::lock_guard lock(queue->mutex);
     if (queue->destroyed) return error(call, "the stream was destroyed");
-    if (captured != nullptr) *captured = queue->capturing;
-    if (queue->capturing) return {};
+    if (queue->capturing()) {
+      if (captured != nullptr) *captured = queue->capture;
+      return {};
+    }
   }
   count([](Counters& counters) { ++counters.operations; });
   queue->push(std::move(function));
@@ -211,11 +221,19 @@ Status FakeCuda::launch(cuda::Stream stream, std::function<void()> function) {
   return put("cudaLaunchKernel", stream, std::move(function));
 }
 
-void FakeCuda::enqueue(cuda::Stream stream, std::function<void()> function) {
-  if (stream == nullptr) return function();
+bool FakeCuda::enqueue(cuda::Stream stream, std::function<void()> function) {
+  if (stream == nullptr) {
+    function();
+    return true;
+  }
   Queue* queue = reinterpret_cast<Queue*>(stream);
+  {
+    std::lock_guard lock(queue->mutex);
+    if (queue->capturing()) return false;
+  }
   queue->owner->count([](Counters& counters) { ++counters.operations; });
   queue->push(std::move(function));
+  return true;
 }
 
 bool FakeCuda::finish(cuda::Stream stream, Deadline deadline) {
@@ -228,7 +246,8 @@ bool FakeCuda::finish(cuda::Stream stream, Deadline deadline) {
 void FakeCuda::set_capturing(cuda::Stream stream, bool capturing) {
   Queue* queue = queue_of(stream);
   std::lock_guard lock(queue->mutex);
-  queue->capturing = capturing;
+  if (queue->capture != nullptr) queue->capture->open = false;
+  queue->capture = capturing ? std::make_shared<Capture>() : nullptr;
 }
 
 void FakeCuda::set_delay_us(int64_t delay_us) { delay_us_ = delay_us; }
@@ -274,7 +293,7 @@ Result<bool> FakeCuda::is_capturing(cuda::Stream stream) {
   DT_TRY(check("cudaStreamIsCapturing"));
   Queue* queue = queue_of(stream);
   std::lock_guard lock(queue->mutex);
-  return queue->capturing;
+  return queue->capturing();
 }
 
 Result<cuda::Event> FakeCuda::create_event(bool timed) {
@@ -329,7 +348,14 @@ Result<bool> FakeCuda::passed(cuda::Event event) {
 Status FakeCuda::wait(cuda::Stream stream, cuda::Event event) {
   const auto recording = reinterpret_cast<Mark*>(event)->recording();
   if (recording != nullptr && recording->captured) {
-    return error("cudaStreamWaitEvent", "the event was last recorded in a capture");
+    DT_TRY(check("cudaStreamWaitEvent"));
+    if (!recording->captured->open) {
+      return error("cudaStreamWaitEvent", "the event was last recorded in a capture");
+    }
+    Queue* queue = queue_of(stream);
+    std::lock_guard lock(queue->mutex);
+    queue->capture = recording->captured;
+    return {};
   }
   return put("cudaStreamWaitEvent", stream, [recording] {
     if (recording != nullptr) recording->await();

@@ -56,11 +56,13 @@ class FakeCuda final : public cuda::Runtime {
   /// A kernel: `function` runs in the order of `stream`.
   Status launch(cuda::Stream stream, std::function<void()> function);
   /// The same for a stream of any FakeCuda, as FakeNccl wants it; at once on the null stream.
-  static void enqueue(cuda::Stream stream, std::function<void()> function);
+  /// False: the stream captures, and the function will not run.
+  static bool enqueue(cuda::Stream stream, std::function<void()> function);
   /// Whether all that is enqueued has run, waited for until the deadline.
   bool finish(cuda::Stream stream, Deadline deadline = Deadline::after_ms(30'000));
-  /// As in CUDA, a stream that captures accepts work and does not run it, and an event that is
-  /// recorded there cannot be queried or waited for.
+  /// As in CUDA, a stream that captures accepts work and does not run it. An event that is recorded
+  /// there cannot be queried. A stream that waits for it belongs to the capture from then on; once
+  /// the capture has ended, such a wait is refused.
   void set_capturing(cuda::Stream stream, bool capturing);
   void set_delay_us(int64_t delay_us);
   /// Call number `after` and those behind it, `times` of them (negative: all), of the CUDA function
@@ -97,6 +99,7 @@ class FakeCuda final : public cuda::Runtime {
   Result<cuda::PointerInfo> pointer_info(const void* pointer) override;
 
  private:
+  struct Capture;
   struct Queue;      // a stream
   struct Recording;  // one record() of an event
   struct Mark;       // an event
@@ -115,9 +118,9 @@ class FakeCuda final : public cuda::Runtime {
 
   Status check(const char* call);
   Status error(const char* call, const char* reason) const;
-  /// `captured` gives whether the stream captures, so that the function will not run.
+  /// `captured` gives the capture that the stream belongs to, so that the function will not run.
   Status put(const char* call, cuda::Stream stream, std::function<void()> function,
-             bool* captured = nullptr);
+             std::shared_ptr<Capture>* captured = nullptr);
   std::shared_ptr<Queue> start_queue();
   Queue* queue_of(cuda::Stream stream);
   Result<void*> allocate_memory(const char* call, cuda::Memory memory, int64_t bytes);

@@ -22,8 +22,8 @@ namespace dt::test {
 class FakeNccl {
  public:
   /// Runs an operation in the order of a stream: FakeCuda::enqueue. An operation blocks until its
-  /// peers have come to it or until it is aborted.
-  using Enqueue = std::function<void(cuda::Stream stream, std::function<void()> operation)>;
+  /// peers have come to it or until it is aborted. False: it will not run.
+  using Enqueue = std::function<bool(cuda::Stream stream, std::function<void()> operation)>;
 
   enum class Fault {
     kAnswer,          ///< the call answers `answer` and does nothing; of ncclCommGetAsyncError, the

@@ -518,11 +518,16 @@ class Library final : public FakeNccl {
     lock.unlock();
     if (enqueue) {
       for (Operation& each : operations) {
-        const cuda::Stream stream = each.stream;
-        enqueue(stream, [this, operation = std::make_shared<Operation>(std::move(each))] {
+        const auto operation = std::make_shared<Operation>(std::move(each));
+        const bool runs = enqueue(operation->stream, [this, operation] {
           const std::vector<Operation*> one = {operation.get()};
           run(one);
         });
+        if (runs) continue;
+        lock.lock();
+        --operation->comm->running;
+        change_.notify_all();
+        lock.unlock();
       }
     } else if (!operations.empty()) {
       std::vector<Operation*> all;

@@ -168,12 +168,20 @@ TEST_CASE("a capturing stream runs no work, and a destroyed one takes none") {
   CHECK(cuda.is_capturing(stream).value());
   bool captured_ran = false;
   CHECK(cuda.launch(stream, [&] { captured_ran = true; }).ok());
+  CHECK_FALSE(FakeCuda::enqueue(stream, [&] { captured_ran = true; }));
   const Event event = new_event(cuda);
   CHECK(cuda.record(event, stream).ok());
+  CHECK_FALSE(cuda.passed(event).ok());
+  const Stream other = new_stream(cuda);
+  CHECK(cuda.wait(other, event).ok());
+  CHECK(cuda.is_capturing(other).value());  // as of the same graph
+  CHECK(cuda.launch(other, [&] { captured_ran = true; }).ok());
   cuda.set_capturing(stream, false);
+  CHECK_FALSE(cuda.is_capturing(other).value());
   CHECK_FALSE(cuda.passed(event).ok());
   CHECK_FALSE(cuda.wait(stream, event).ok());
   CHECK(cuda.finish(stream));
+  CHECK(cuda.finish(other));
   CHECK_FALSE(captured_ran);
   CHECK(cuda.record(event, stream).ok());
   CHECK(cuda.finish(stream));
@@ -183,6 +191,7 @@ TEST_CASE("a capturing stream runs no work, and a destroyed one takes none") {
   CHECK(ran.wait(kSoon));  // what was enqueued still runs
   CHECK_FALSE(cuda.fill_zero(nullptr, 0, stream).ok());
   CHECK_FALSE(cuda.destroy_stream(stream).ok());
+  REQUIRE(cuda.destroy_stream(other).ok());
   CHECK(cuda.counters().live_streams == 0);
 }
 
