@@ -21,7 +21,7 @@
 namespace dt::training {
 namespace {
 
-constexpr int64_t kSampleBytes = 4096;  // of each tensor, by which ranks compare their files
+constexpr int64_t kSampleBytes = 4096;  // at both ends of a tensor, to compare ranks' files by
 
 /// What this rank has of all parameters. On a GPU `stream` waits until it is there.
 Result<std::vector<Shard::Piece>> all_pieces(Shard& shard, cuda::Stream stream) {
@@ -361,15 +361,19 @@ Status Loading::find() {
   return optimizer_ != nullptr ? read_steps() : Status();
 }
 
-/// Two checkpoints of one model have the same header, so the digest covers how each tensor begins.
+/// Two checkpoints of one model have the same header, so the digest covers both ends of each
+/// tensor.
 Status Loading::sample() {
-  std::vector<char> begin(kSampleBytes);
+  std::vector<char> part(kSampleBytes);
   for (const FileTensor& tensor : tensors_) {
-    const int64_t bytes = std::min(kSampleBytes, tensor.count * dtype_bytes(tensor.dtype));
-    const int error = read_all(file_.get(), {begin.data(), tensor.begin, bytes});
-    if (error != 0) return failed_io("read", path_, error);
-    digest_ = static_cast<int64_t>(
-        xxh64(begin.data(), static_cast<size_t>(bytes), static_cast<uint64_t>(digest_)));
+    const int64_t all = tensor.count * dtype_bytes(tensor.dtype);
+    const int64_t bytes = std::min(kSampleBytes, all);
+    for (const int64_t begin : {tensor.begin, tensor.begin + all - bytes}) {
+      const int error = read_all(file_.get(), {part.data(), begin, bytes});
+      if (error != 0) return failed_io("read", path_, error);
+      digest_ = static_cast<int64_t>(
+          xxh64(part.data(), static_cast<size_t>(bytes), static_cast<uint64_t>(digest_)));
+    }
   }
   return {};
 }

@@ -377,6 +377,29 @@ TEST_CASE("checkpoint: files that do not fit are refused on all ranks, and chang
                      {"it is not a file"});
 }
 
+TEST_CASE("checkpoint: files that differ at one end of a tensor are not the same checkpoint") {
+  const TempFolder folder;
+  const std::vector<dt_param> params = {{5'000, "w", DT_F32, 0}};
+  const std::string json = R"({"w":{"dtype":"F32","shape":[5000],"data_offsets":[0,20000]}})";
+  const std::string path = folder.path() + "/file";
+  std::string values(20'000, '1');
+  write_file(path, file_of(json, values));
+  for (const size_t at : {size_t{0}, size_t{19'999}}) {
+    CAPTURE(at);
+    values[at] = '2';
+    write_file(path + "2", file_of(json, values));
+    values[at] = '1';
+    check_same_failure(run_ranks(2,
+                                 [&](const Rank& rank) -> dt_status {
+                                   Model model;
+                                   RANK_TRY(model.open(rank, {Kind::kNone}, params));
+                                   const std::string own = rank.rank == 1 ? path + "2" : path;
+                                   return dt_shard_load(model.shard, nullptr, own.c_str());
+                                 }),
+                       DT_ERR_MISMATCH, {"rank 1 (", ") and rank 0 (", "read different files"});
+  }
+}
+
 TEST_CASE("checkpoint: the state of another kind of optimizer is refused") {
   const TempFolder folder;
   const std::string path = folder.path() + "/model";
