@@ -277,8 +277,8 @@ Result<bool> NamedThread::talk_to_coordinator() {
   return moved;
 }
 
-/// After a failure rank 0 may still list names that have ended here. It waits until this rank
-/// withholds them, and reads nothing meanwhile, not even that this rank leaves.
+/// After a failure of this rank, rank 0 may still list names that have ended here. It waits until
+/// this rank withholds them, and reads nothing meanwhile, not even that this rank leaves.
 bool NamedThread::awaits_answer() {
   return state_.with([](const State& state) {
     return !state.pending.empty() || state.join == Join::kTold || state.asked || state.closing ||

@@ -226,7 +226,7 @@ TEST_CASE("outer: fragments, delays and mixtures, as a plain loop has them") {
 }
 
 TEST_CASE("outer: to synchronise again, without training between, changes nothing") {
-  for (const dt_outer_format format : {DT_OUTER_F32, DT_OUTER_BF16, DT_OUTER_8BIT}) {
+  for (const dt_outer_format format : {DT_OUTER_F32, DT_OUTER_BF16, DT_OUTER_8BIT, DT_OUTER_4BIT}) {
     CAPTURE(static_cast<int>(format));
     require_all_ok(run_ranks(2, in_cpp([&](const Rank& rank) {
                                Local local;
