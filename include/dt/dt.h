@@ -2072,7 +2072,9 @@ DT_API dt_status dt_reducer_finish(dt_reducer* reducer, dt_stream stream);
  *         dt_reducer_rebuild() has changed the memory that gradients lie in; DT_ERR_UNSUPPORTED on
  *         GPUs where gradients come as rows; with a shard DT_ERR_MISMATCH on all ranks where
  *         arguments differ, on GPUs as watchdog.check finds it, and any communicator error;
- *         DT_ERR_INVALID_ARGUMENT.
+ *         DT_ERR_INVALID_ARGUMENT, also for a stream that records a CUDA graph; on GPUs
+ *         DT_ERR_OUT_OF_MEMORY and DT_ERR_CUDA, which with a shard break the communicator, but for
+ *         stage 0.
  * @thread one at a time
  * @cost one pass over the gradients, and a second one to scale them; one more with a shard, and on
  *       GPUs where norm_type is not 2. With a shard two allreduces of a few bytes. On GPUs the first
@@ -2457,13 +2459,13 @@ DT_API dt_status dt_shard_save(dt_shard* shard, dt_optimizer* optimizer, const c
  * @return DT_OK; on all ranks, with the text of the first rank that failed: DT_ERR_SYSTEM with the
  *         path and the system's reason; DT_ERR_INVALID_ARGUMENT for a file that is cut short or not
  *         of this layout, and for a tensor that is missing or has another dtype or count;
- *         DT_ERR_VERSION; DT_ERR_MISMATCH where ranks read different files. These change nothing,
- *         unless reading fails on the way: then load another file. On the caller's rank alone
- *         DT_ERR_INVALID_ARGUMENT for its arguments, and DT_ERR_INVALID_STATE inside a step. Any
- *         communicator error.
+ *         DT_ERR_VERSION; DT_ERR_MISMATCH where ranks read different files, compared by header and
+ *         by the first and last 4 KiB of each tensor. These change nothing, unless reading fails on
+ *         the way: then load another file. On the caller's rank alone DT_ERR_INVALID_ARGUMENT for
+ *         its arguments, and DT_ERR_INVALID_STATE inside a step. Any communicator error.
  * @thread as its reducer's dt_reducer_finish()
- * @cost its pieces and their state once, from the disk, with stage 0 all of both; what
- *       dt_shard_updated() costs
+ * @cost its pieces and their state once, from the disk, with stage 0 all of both; at most 8 KiB of
+ *       each tensor on each rank; what dt_shard_updated() costs
  * @since ABI 0
  */
 DT_API dt_status dt_shard_load(dt_shard* shard, dt_optimizer* optimizer, const char* path);
@@ -2554,8 +2556,9 @@ DT_API dt_status dt_optimizer_sgd(dt_shard* shard, const dt_sgd_options* options
  * @param rate      the learning rate, finite, the same on all ranks.
  * @param stream    CUDA stream that updates them, behind that of dt_reducer_finish(); otherwise as
  *                  of dt_shard_updated().
- * @return DT_OK; DT_ERR_INVALID_STATE without gradients; DT_ERR_INVALID_ARGUMENT; as
- *         dt_shard_updated(). What fails on a GPU breaks the communicator.
+ * @return DT_OK; DT_ERR_INVALID_STATE without gradients; DT_ERR_INVALID_ARGUMENT, also for a stream
+ *         that records a CUDA graph; as dt_shard_updated(). What fails on a GPU breaks the
+ *         communicator.
  * @thread as the reducer's dt_reducer_finish()
  * @cost one pass over pieces and state; what dt_shard_updated() costs; with skip_non_finite and no
  *       dt_reducer_clip_norm() before, what that costs to find a norm; with `offload` on GPUs the
@@ -2836,8 +2839,8 @@ DT_API dt_status dt_outer_step(dt_outer* outer, int32_t* out_changed);
 
 /**
  * Gives every fragment a turn at once, as before an evaluation or a checkpoint: behind it all ranks
- * have the global parameters. Collective; it counts no step. A fragment in which no rank differs
- * from the global parameters stays as it is, so that calling this twice changes nothing.
+ * have the global parameters. Collective; it counts no step. A fragment whose mean is zero keeps
+ * its global parameters and its momentum, so that calling this twice changes nothing.
  * @param outer the handle.
  * @return DT_OK; any communicator error.
  * @thread as dt_outer_step()
