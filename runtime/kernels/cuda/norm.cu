@@ -1,26 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sum of squares, in f64, in two steps: each block sums chunks, one block sums those sums.
-// Neither order depends on the size of the grid or on timing.
+// The sum of squares in two steps: each block sums chunks, one block sums those sums. Neither order
+// depends on the size of the grid or on timing. A thread adds the few elements that it has of a
+// chunk in f32, because many GPUs have few units for f64; all other sums are in f64.
 #include "kernels/cuda/blocks.cuh"
 
 namespace dt::kernels {
 namespace {
 
 constexpr int kFinalThreads = 1024;
+// Squares that f32 cannot hold, or not well, are less than 2^-34 of a chunk's sum of at least this.
+constexpr double kLeastInF32 = 0x1p-80;
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) sum_chunks(DeviceChunks list, int32_t* found_inf) {
   for (int64_t index = blockIdx.x; index < list.chunks; index += gridDim.x) {
     const Chunk chunk = chunk_at(list, index);
-    double sum = 0;
+    const T* const data = static_cast<const T*>(chunk.data) + chunk.begin;
+    Accumulator<T> sum = 0;
     bool finite = true;
-    for_each(static_cast<const T*>(chunk.data) + chunk.begin, chunk.count, [&](T element) {
+    for_each(data, chunk.count, [&](T element) {
       const auto value = cast<Accumulator<T>>(element);
       finite = finite && isfinite(value);
-      const auto wide = static_cast<double>(value);
-      sum = fma(wide, wide, sum);
+      sum = fma(value, value, sum);
     });
-    const double of_block = block_reduce<kThreads, Plus>(sum);
+    double of_block = block_reduce<kThreads, Plus>(static_cast<double>(sum));
+    if constexpr (!std::is_same_v<Accumulator<T>, double>) {
+      __shared__ bool again;  // read before the barriers of the next block_reduce()
+      if (threadIdx.x == 0) again = !isfinite(of_block) || of_block < kLeastInF32;
+      __syncthreads();
+      if (again) {
+        double wide_sum = 0;
+        for_each(data, chunk.count, [&](T element) {
+          const auto wide = static_cast<double>(cast<float>(element));
+          wide_sum = fma(wide, wide, wide_sum);
+        });
+        of_block = block_reduce<kThreads, Plus>(wide_sum);
+      }
+    }
     if (threadIdx.x == 0) list.partial_sums[index] = of_block;
     if (found_inf != nullptr && !finite) *found_inf = 1;  // each writes the same
   }

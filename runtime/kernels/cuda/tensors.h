@@ -97,10 +97,10 @@ class TensorKernels : public LowRankKernels, public BatchKernels {
   /// The way back: tensor[i] = cast(flat[offset + i] * scale).
   virtual Status scatter(const TensorList& tensors, Dtype to, const void* flat, Dtype from,
                          float scale, cuda::Stream stream) = 0;
-  /// *out (f64, on the device) = sum over all tensors of the squares, in f64, which holds that of
-  /// each f32; in a fixed order, so the same bits for the same list. `*found_inf`
-  /// (i32, on the device) becomes 1 where an element is not finite and is left alone elsewhere; may
-  /// be null.
+  /// *out (f64, on the device) = sum over all tensors of the squares: in f64, but for the few
+  /// elements of a tensor that one thread adds, if f32 holds their squares. In a fixed order, so
+  /// the same bits for the same list. `*found_inf` (i32, on the device) becomes 1 where an element
+  /// is not finite and is left alone elsewhere; may be null.
   virtual Status squared_norm(const TensorList& tensors, Dtype dtype, double* out,
                               int32_t* found_inf, cuda::Stream stream) = 0;
   /// tensor[i] *= scale, and the same times *device_scale (f32, on the device) where not null; the
