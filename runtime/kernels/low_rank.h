@@ -19,7 +19,8 @@ struct LowRankMatrix {
   float* q = nullptr;      ///< columns of `columns`
   int64_t rows = 0;
   int64_t columns = 0;
-  uint64_t seed = 0;  ///< of random numbers in q
+  uint64_t seed = 0;        ///< of random numbers in q
+  float* kept_q = nullptr;  ///< of the next step, as large as q; null: none
 };
 
 enum class LowRankFactor { kP, kQ };
@@ -40,8 +41,9 @@ class LowRankKernels {
   virtual Status draw_q(std::span<const LowRankMatrix> matrices, int32_t rank,
                         cuda::Stream stream) = 0;
   /// Makes the columns of a factor orthonormal (modified Gram-Schmidt). A column of p that is zero
-  /// or depends on those before it becomes zero, and one whose norm is not finite becomes NaN. Such
-  /// columns of q are replaced by random numbers of the seed: M q would never leave zero or NaN.
+  /// or depends on those before it becomes zero, and one whose norm f32 cannot hold becomes NaN.
+  /// Such columns of q are replaced by random numbers of the seed: M q would never leave zero or
+  /// NaN.
   virtual Status orthonormalise(std::span<const LowRankMatrix> matrices, LowRankFactor factor,
                                 int32_t rank, cuda::Stream stream) = 0;
   /// M += error where there is one, then p = M q.
@@ -50,7 +52,8 @@ class LowRankKernels {
   /// q = M^T p
   virtual Status find_q(std::span<const LowRankMatrix> matrices, int32_t rank,
                         cuda::Stream stream) = 0;
-  /// error = M - p q^T where there is one and the difference is finite, then M = p q^T.
+  /// error = M - p q^T where there is one and the difference is finite, then M = p q^T. Where there
+  /// is a kept_q it gets the columns of q that are finite and not zero, and keeps the others.
   virtual Status restore(std::span<const LowRankMatrix> matrices, int32_t rank,
                          cuda::Stream stream) = 0;
   /// to[i] = from[i] of two of f16, bf16 and f32, rounded to nearest even. They do not overlap.

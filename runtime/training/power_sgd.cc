@@ -87,7 +87,8 @@ bool PowerSgd::compresses(size_t param) const {
          static_cast<double>(n) * static_cast<double>(m) >= options_.min_compression * sent;
 }
 
-/// Of this step: what is drawn anew in place of lost columns should not be lost in each step.
+/// Differs from step to step, so that columns drawn anew in place of lost ones are not lost again
+/// for the same reason.
 uint64_t PowerSgd::seed_of(size_t param) const {
   const auto step = static_cast<uint64_t>(step_);
   return mixed_bits(mixed_bits(mixed_bits(options_.seed) ^ param) ^ step);
@@ -115,7 +116,7 @@ Result<HookWork> PowerSgd::run(const HookBucket& bucket, int32_t stage) {
   if (step.as_is) return HookWork{};
   DT_TRY(widen(bucket.stream, &step));
   if (!step.plain && stage == 1) return send_right(bucket, &step);
-  if (!step.plain) DT_TRY(restore(bucket, &step));
+  if (!step.plain) DT_TRY(kernels_->restore(step.matrices, options_.rank, bucket.stream));
   DT_TRY(memory_->end_use(bucket.stream));
   return HookWork{};
 }
@@ -186,7 +187,7 @@ void PowerSgd::begin(const HookBucket& bucket, Step* step) {
     float* const error = place.error_count > 0 ? memory_->data() + place.error : nullptr;
     float* const q = memory_->data() + place.q;
     step->compressed.push_back(param);
-    step->matrices.push_back({data, error, nullptr, q, n, m, seed_of(param)});
+    step->matrices.push_back({data, error, nullptr, q, n, m, seed_of(param), q});
   }
 }
 
@@ -244,16 +245,6 @@ Result<HookWork> PowerSgd::send_right(const HookBucket& bucket, Step* step) {
     return average_narrow("bucket, Q", stream, step);
   }
   return average(second, to - second, Dtype::kF32, "bucket, Q", stream);
-}
-
-Status PowerSgd::restore(const HookBucket& bucket, Step* step) {
-  DT_TRY(kernels_->restore(step->matrices, options_.rank, bucket.stream));
-  for (size_t i = 0; i < step->compressed.size(); ++i) {
-    const Place& place = places_[step->compressed[i]];
-    DT_TRY(memory_->copy(memory_->data() + place.q, step->matrices[i].q, place.q_count,
-                         bucket.stream));
-  }
-  return {};
 }
 
 Result<PowerSgd::Kept> PowerSgd::kept() {

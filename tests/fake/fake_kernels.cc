@@ -532,6 +532,7 @@ class FakeTensorKernels final : public kernels::TensorKernels {
           *own = restored;
         }
       }
+      kernels::keep_columns(each, rank);
     });
   }
 

@@ -191,6 +191,38 @@ TEST_CASE("PowerSGD: zeros, tiny gradients and infinities do not reach into late
   }
 }
 
+TEST_CASE("PowerSGD: behind a step with a NaN the next one goes on from the step before") {
+  dt_power_sgd_options options;
+  dt_power_sgd_options_init(&options);
+  options.rank = 2;
+  require_all_ok(run_ranks(2, [&](const Rank& rank) -> dt_status {
+    std::vector<float> results[2];
+    for (const bool with_nan : {false, true}) {
+      const dt_param param = {kElements, "matrix", DT_F32, 0};
+      const int64_t rows[] = {kRows};
+      dt_reducer* reducer = nullptr;
+      RANK_TRY(dt_reducer_create(rank.world, &param, 1, nullptr, &reducer));
+      RANK_TRY(dt_reducer_power_sgd(reducer, rows, &options));
+      for (int step = 0; step < 5; ++step) {
+        if (step == kBadStep && !with_nan) continue;
+        std::vector<float> matrix(kElements);
+        for (int64_t i = 0; i < kElements; ++i) {
+          matrix[static_cast<size_t>(i)] = given(rank.rank, i);
+        }
+        if (step == kBadStep) matrix[5] = NAN;
+        RANK_TRY(dt_reducer_ready(reducer, 0, matrix.data(), nullptr));
+        RANK_TRY(dt_reducer_finish(reducer, nullptr));
+        results[with_nan ? 1 : 0] = matrix;
+      }
+      dt_reducer_destroy(reducer);
+    }
+    for (size_t i = 0; i < results[0].size(); ++i) {
+      if (!(std::abs(results[0][i] - results[1][i]) < 1e-3f)) return DT_ERR_INTERNAL;
+    }
+    return DT_OK;
+  }));
+}
+
 TEST_CASE("PowerSGD: what 16 bits change in a matrix comes back, other gradients are rounded") {
   dt_power_sgd_options options;
   dt_power_sgd_options_init(&options);

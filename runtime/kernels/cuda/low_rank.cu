@@ -9,7 +9,7 @@
 namespace dt::kernels {
 namespace {
 
-constexpr int kMatrices = 64;  // of a launch
+constexpr int kMatrices = 60;  // of a launch
 constexpr int kRanks = 8;      // columns of a factor that one pass over a matrix makes
 constexpr int kRows = 4;       // of a matrix that a warp handles at once
 constexpr int kWarps = kThreads / kWarp;
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads) draw_q(const __grid_constant__ Batch
   }
 }
 
-/// Of all threads of the block; the same in all of them.
+/// The sum over all threads of the block, which each of them gets.
 __device__ float sum_of_block(float sum) {
   __shared__ float of_block;
   sum = block_reduce<kTallThreads, Plus>(sum);
@@ -67,7 +67,7 @@ __device__ float make_orthogonal(float* columns, int c, int64_t length) {
     }
     product = sum_of_block(sum);
   }
-  if (!isfinite(product)) return CUDART_NAN_F;
+  if (!isfinite(product) || !isfinite(given)) return CUDART_NAN_F;
   return product >= kLowRankLeast && product > kLowRankDependent * given ? 1 / sqrtf(product) : 0;
 }
 
@@ -215,6 +215,27 @@ __global__ void __launch_bounds__(kThreads) restore(const __grid_constant__ Batc
   }
 }
 
+/// As keep_columns() in kernels/host/low_rank.cc. One block for a matrix.
+__global__ void __launch_bounds__(kTallThreads)
+    keep_q(const __grid_constant__ Batch batch, int rank) {
+  const LowRankMatrix& matrix = batch.matrices[blockIdx.y];
+  if (matrix.kept_q == nullptr) return;  // in all threads
+  for (int k = 0; k < rank; ++k) {
+    const float* const own = matrix.q + k * matrix.columns;
+    float* const kept = matrix.kept_q + k * matrix.columns;
+    int finite = 1;
+    int zero = 1;
+    for (int64_t i = threadIdx.x; i < matrix.columns; i += kTallThreads) {
+      finite = finite && isfinite(own[i]);
+      zero = zero && own[i] == 0;
+    }
+    finite = __syncthreads_and(finite);
+    zero = __syncthreads_and(zero);
+    if (!finite || zero) continue;  // in all threads
+    for (int64_t i = threadIdx.x; i < matrix.columns; i += kTallThreads) kept[i] = own[i];
+  }
+}
+
 /// Calls start(batch, grid) for all matrices; tiles(matrix): how many blocks one can use.
 template <class Tiles, class Start>
 cudaError_t for_each_batch(const Launch& launch, std::span<const LowRankMatrix> matrices,
@@ -236,8 +257,8 @@ cudaError_t for_each_batch(const Launch& launch, std::span<const LowRankMatrix> 
 }  // namespace
 
 cudaError_t load_low_rank() {
-  for (const cudaError_t error :
-       {load(draw_q), load(orthonormalise), load(find_p), load(find_q), load(restore)}) {
+  for (const cudaError_t error : {load(draw_q), load(orthonormalise), load(find_p), load(find_q),
+                                  load(restore), load(keep_q)}) {
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
@@ -282,13 +303,19 @@ cudaError_t launch_find_q(const Launch& launch, std::span<const LowRankMatrix> m
 
 cudaError_t launch_restore(const Launch& launch, std::span<const LowRankMatrix> matrices,
                            int32_t rank) {
-  return for_each_batch(
+  const cudaError_t error = for_each_batch(
       launch, matrices,
       [](const LowRankMatrix& each) {
         return parts(parts(each.columns, kWarp) * parts(each.rows, kRows), kWarps);
       },
       [&](const Batch& batch, dim3 grid) {
         restore<<<grid, kThreads, 0, launch.stream>>>(batch, rank);
+      });
+  if (error != cudaSuccess) return error;
+  return for_each_batch(
+      launch, matrices, [](const LowRankMatrix&) { return 1; },
+      [&](const Batch& batch, dim3 grid) {
+        keep_q<<<grid, kTallThreads, 0, launch.stream>>>(batch, rank);
       });
 }
 

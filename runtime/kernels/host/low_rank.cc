@@ -103,6 +103,7 @@ class HostLowRankKernels final : public LowRankKernels {
         }
         std::copy(row.begin(), row.end(), own);
       }
+      keep_columns(each, rank);
     }
     return {};
   }
@@ -124,7 +125,9 @@ class HostLowRankKernels final : public LowRankKernels {
       add_scaled_(-dot_(before, own, length), before, own, length);
     }
     const float left = dot_(own, own, length);
-    if (!std::isfinite(left)) return std::numeric_limits<float>::quiet_NaN();
+    if (!std::isfinite(left) || !std::isfinite(given)) {
+      return std::numeric_limits<float>::quiet_NaN();
+    }
     return left >= kLowRankLeast && left > kLowRankDependent * given ? 1 / std::sqrt(left) : 0;
   }
 
@@ -133,6 +136,17 @@ class HostLowRankKernels final : public LowRankKernels {
 };
 
 }  // namespace
+
+void keep_columns(const LowRankMatrix& matrix, int32_t rank) {
+  if (matrix.kept_q == nullptr) return;
+  for (int64_t k = 0; k < rank; ++k) {
+    const float* const own = matrix.q + k * matrix.columns;
+    const float* const end = own + matrix.columns;
+    const bool lost = std::any_of(own, end, [](float x) { return !std::isfinite(x); }) ||
+                      std::all_of(own, end, [](float x) { return x == 0; });
+    if (!lost) std::copy(own, end, matrix.kept_q + k * matrix.columns);
+  }
+}
 
 std::shared_ptr<LowRankKernels> host_low_rank_kernels(Isa isa) {
   if (isa_available(isa)) {

@@ -13,4 +13,7 @@ namespace dt::kernels {
 /// there, the portable one is used.
 std::shared_ptr<LowRankKernels> host_low_rank_kernels(Isa isa = chosen_isa());
 
+/// What restore() does with kept_q.
+void keep_columns(const LowRankMatrix& matrix, int32_t rank);
+
 }  // namespace dt::kernels

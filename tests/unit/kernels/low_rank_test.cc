@@ -175,3 +175,31 @@ TEST_CASE("low rank: what is lost of q is drawn anew, the same in every instruct
     CHECK(equal_bits(lost.error, waves(40 * 33, 2)));
   }
 }
+
+TEST_CASE("low rank: columns of q that are lost leave those of the step before") {
+  const auto kernels = host_low_rank_kernels();
+  Case lost{40, 33, 4};
+  Numbers kept = waves(33 * 4, 6);
+  for (size_t i = 0; i < 33; ++i) lost.q[i] = 0;
+  lost.q[33 + 2] = INFINITY;
+  lost.q[66 + 3] = NAN;
+  LowRankMatrix matrix = lost.matrix();
+  matrix.kept_q = kept.data();
+  REQUIRE(kernels->restore({&matrix, 1}, 4, nullptr).ok());
+  Numbers right = waves(33 * 4, 6);
+  std::copy(lost.q.begin() + 99, lost.q.end(), right.begin() + 99);
+  CHECK(equal_bits(kept, right));
+}
+
+TEST_CASE(
+    "low rank: a column of p whose norm f32 cannot hold is NaN, also if it depends on others") {
+  const auto kernels = host_low_rank_kernels();
+  Case large{40, 33, 2};
+  large.p.assign(large.p.size(), 0);
+  large.p[0] = 1;
+  large.p[40] = 3e19f;
+  LowRankMatrix matrix = large.matrix();
+  REQUIRE(kernels->orthonormalise({&matrix, 1}, LowRankFactor::kP, 2, nullptr).ok());
+  CHECK(large.p[0] == 1);
+  for (size_t i = 40; i < 80; ++i) CHECK(std::isnan(large.p[i]));
+}
