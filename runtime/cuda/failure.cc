@@ -25,6 +25,8 @@ std::string size_text(int64_t bytes) {
 
 std::string advice_for(int32_t error) {
   switch (error) {
+    case kErrorMemoryAllocation:
+      return "use smaller batches or buckets, or look for other processes in nvidia-smi";
     case kErrorInitialization:
       return "CUDA does not survive a fork: start the process by exec, or fork before CUDA is used";
     case kErrorDevicesUnavailable:
@@ -61,7 +63,8 @@ std::string advice_for(int32_t error) {
 
 Status failed(const Failure& failure) {
   const std::string advice = advice_for(failure.error);
-  return Status(Code::kCuda, what_failed(failure) + (advice.empty() ? "" : "; " + advice));
+  const Code code = failure.error == kErrorMemoryAllocation ? Code::kOutOfMemory : Code::kCuda;
+  return Status(code, what_failed(failure) + (advice.empty() ? "" : "; " + advice));
 }
 
 Status out_of_memory(const Failure& failure, int64_t bytes, int64_t free_bytes,

@@ -708,8 +708,11 @@ DT_EXPORT Answer ncclReduceScatter(const void* send, void* recv, size_t count, T
 #ifndef DT_FAKE_WITHOUT_OPTIONAL
 DT_EXPORT Answer ncclMemAlloc(void** pointer, size_t bytes) {
   const Answer answer = library().count_call("ncclMemAlloc");
-  if (answer == Answer::kSuccess) *pointer = malloc(bytes);
-  return answer;
+  if (answer != Answer::kSuccess) return answer;
+  *pointer = malloc(bytes);
+  if (*pointer != nullptr) return answer;
+  t_last_error = "Cuda failure 2 'out of memory'";
+  return Answer::kUnhandledCudaError;
 }
 
 DT_EXPORT Answer ncclMemFree(void* pointer) {

@@ -180,6 +180,15 @@ Status Library::error(const char* call, Answer answer) const {
   return Status(Code::kNccl, text + "; " + next_step(answer));
 }
 
+Status Library::no_memory(Answer answer, int64_t bytes) const {
+  const Status failed = error("ncclMemAlloc", answer);
+  if (failed.message().find("out of memory") == std::string::npos) return failed;
+  return Status(Code::kOutOfMemory,
+                format("%s. %lld bytes were asked for; use smaller batches or buckets, or look for "
+                       "other processes in nvidia-smi",
+                       failed.message().c_str(), static_cast<long long>(bytes)));
+}
+
 std::string version_text(int32_t version) {
   const int32_t major = version < 10000 ? 1000 : 10000;  // changed with 2.9
   return format("%d.%d.%d", version / major, version % major / 100, version % 100);

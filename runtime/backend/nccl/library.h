@@ -40,6 +40,9 @@ class Library {
   /// NCCL for an answer that is no success: "ncclAllReduce: unhandled cuda error (NCCL says: ...)",
   /// and what to do next. Ok for kSuccess.
   Status error(const char* call, Answer answer) const;
+  /// The same of ncclMemAlloc, or OUT_OF_MEMORY if that is what NCCL's words say: CUDA's errors all
+  /// have one answer.
+  Status no_memory(Answer answer, int64_t bytes) const;
 
  private:
   Library() = default;

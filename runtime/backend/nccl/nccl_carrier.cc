@@ -313,7 +313,7 @@ bool NcclCarrier::has_memory() const {
 Result<void*> NcclCarrier::allocate(int64_t bytes) {
   void* pointer = nullptr;
   nccl::Answer answer = nccl().mem_alloc(&pointer, static_cast<size_t>(bytes));
-  if (answer != nccl::Answer::kSuccess) return options_.library->error("ncclMemAlloc", answer);
+  if (answer != nccl::Answer::kSuccess) return options_.library->no_memory(answer, bytes);
   void* handle = nullptr;
   if (nccl().comm_register != nullptr && nccl().comm_deregister != nullptr) {
     answer = nccl().comm_register(comm_, pointer, static_cast<size_t>(bytes), &handle);

@@ -140,6 +140,9 @@ TEST_CASE("a call that fails: call, device, CUDA's words, what to do") {
         "access was encountered; a kernel of this process failed earlier, and each later call "
         "reports it: find it with compute-sanitizer or CUDA_LAUNCH_BLOCKING=1; the process must be "
         "started again");
+  const Failure memory{"cudaEventCreateWithFlags", 0, 2, "cudaErrorMemoryAllocation",
+                       "out of memory"};
+  CHECK(failed(memory).code() == Code::kOutOfMemory);
 }
 
 TEST_CASE("no kernel for a GPU: the advice names the kernels that were built") {
