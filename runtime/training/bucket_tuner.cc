@@ -23,6 +23,7 @@ int64_t BucketTuner::next_cap(int64_t slowest_ns) {
   }
   --left_;
   steps_ = 0;
+  lost_ = false;
   return left_ > 0 ? caps_[used + 1] : best_cap_;
 }
 

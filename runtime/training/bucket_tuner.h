@@ -13,6 +13,7 @@ namespace dt::training {
 class BucketTuner {
  public:
   static constexpr int32_t kUntimed = 2;  ///< first steps of each cap: its memory is new
+  static constexpr int64_t kSlowest = std::numeric_limits<int64_t>::max();
 
   /// `caps`: not empty; the first is in use already. `steps`: with each, more than kUntimed.
   BucketTuner(std::vector<int64_t> caps, int32_t steps);
@@ -26,7 +27,9 @@ class BucketTuner {
   void end_step(int64_t now_ns);
   /// All steps with this cap have ended; next_cap() must be called, and further steps do not count.
   bool has_result() const { return tuning() && steps_ >= of_each_; }
-  int64_t result_ns() const { return ended_ns_ - began_ns_; }
+  int64_t result_ns() const { return lost_ ? kSlowest : ended_ns_ - began_ns_; }
+  /// A time of this cap could not be taken: no other cap is slower.
+  void lose_time() { lost_ = true; }
   /// The cap to use from now on. `slowest_ns`: result_ns() of the slowest rank.
   int64_t next_cap(int64_t slowest_ns);
 
@@ -37,7 +40,8 @@ class BucketTuner {
   int32_t steps_ = 0;
   int64_t began_ns_ = 0;
   int64_t ended_ns_ = 0;
-  int64_t best_ns_ = std::numeric_limits<int64_t>::max();
+  bool lost_ = false;
+  int64_t best_ns_ = kSlowest;
   int64_t best_cap_ = 0;
 };
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "training/device_step.h"
 
-#include <sched.h>
-
 #include <algorithm>
+
+#include "training/stream_marks.h"
 
 namespace dt::training {
 namespace {
@@ -270,18 +270,12 @@ Status DeviceStep::end_hooks(size_t buckets, cuda::Stream stream) {
   return runtime_->wait(stream, hooks_ended_);
 }
 
-bool DeviceStep::await_streams(Deadline deadline) const {
+Status DeviceStep::await_streams(comm::Communicator& comm, Deadline deadline,
+                                 bool broken_too) const {
   for (const cuda::Event event : {hooks_ended_, scaled_, finished_}) {
-    if (event == nullptr) continue;
-    for (;;) {
-      const Result<bool> passed = runtime_->passed(event);
-      if (!passed.ok()) return false;
-      if (passed.value()) break;
-      if (deadline.passed()) return false;
-      sched_yield();
-    }
+    if (event != nullptr) DT_TRY(await_event(comm, event, deadline, broken_too));
   }
-  return true;
+  return {};
 }
 
 Status DeviceStep::list_of(Bucket* bucket, const std::vector<OutsideGradient>& outside,

@@ -11,6 +11,7 @@
 #include "backend/backend.h"
 #include "base/guarded.h"
 #include "base/status.h"
+#include "comm/communicator.h"
 #include "training/step_times.h"
 
 namespace dt::training {
@@ -113,9 +114,9 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   Status end_hooks(size_t buckets, cuda::Stream stream);
   /// finish() has enqueued on `stream` what else uses the buckets.
   Status record_finished(cuda::Stream stream) { return runtime_->record(finished_, stream); }
-  /// Whether the GPU has passed what end_hooks(), clip(), scale() and finish() enqueued last on the
-  /// streams that they were given.
-  bool await_streams(Deadline deadline) const;
+  /// Until the GPU has passed what end_hooks(), clip(), scale() and finish() enqueued last on the
+  /// streams that they were given. As await_event().
+  Status await_streams(comm::Communicator& comm, Deadline deadline, bool broken_too) const;
   /// data[i] *= factor of floating-point numbers.
   Status multiply(void* data, Dtype dtype, int64_t count, double factor, cuda::Stream stream) {
     return kernels_->multiply(data, dtype, count, factor, stream);

@@ -120,7 +120,10 @@ void Reducer::leave_places() {
 /// Where not, peers or the GPU may still write into the memory, so it stays with the communicator.
 bool Reducer::idle() {
   if (hooks_lost_) return false;
-  if (device_ != nullptr && !device_->await_streams(Deadline::after_ms(kLastStepMs))) return false;
+  const Deadline last = Deadline::after_ms(kLastStepMs);
+  if (device_ != nullptr && !device_->await_streams(*comm_, last, /*broken_too=*/true).ok()) {
+    return false;
+  }
   for (const auto& bucket : buckets_) {
     const auto& [comm, work] = bucket->hooked;
     if (work == nullptr) continue;
@@ -432,6 +435,7 @@ Status Reducer::finish(cuda::Stream stream) {
   Status status = hook_                ? end_hooks(stream)
                   : device_ != nullptr ? order_buckets(stream)
                                        : wait_buckets();
+  if (!status.ok() && device_ != nullptr) status = fail_everywhere(status);  // may be of this rank
   if (status.ok()) status = by_rows;
   if (status.ok()) status = agreed;
   if (status.ok() && device_ != nullptr && has_users()) {

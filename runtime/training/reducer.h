@@ -407,6 +407,7 @@ class Reducer {
   BucketSteps steps_around(const Bucket& bucket, bool avg) const;
   KeptResult kept_of(const Bucket& bucket) const;
   Status fail_everywhere(const Status& status);
+  Status refuse_step(const Status& status);
   Status launch_hook(Bucket& bucket);
   Status start_hook(Bucket& bucket);
   Status call_hook(Bucket& bucket, int32_t stage);
@@ -437,8 +438,9 @@ class Reducer {
   bool idle();
   /// Not idle, on host memory: until nothing uses the caller's gradients any more.
   void leave_places();
-  /// Whether a new plan was refused for want of memory on all ranks, which go on with the old one.
-  bool keeps_plan(const Status& refused) const;
+  /// Whether all ranks go on with the old plan, because a rank has no memory for the new one. That
+  /// rank logs it, once.
+  bool keeps_plan(const Status& refused);
   Status rebuild_after_first_step();
   void make_tuner();
   /// At the end of a step. Collective, where the steps with a cap have ended.
@@ -506,6 +508,7 @@ class Reducer {
   std::shared_ptr<PowerSgd> power_sgd_;  // that is the hook; null: it is not
   cuda::Stream hook_stream_ = nullptr;   // of this step
   bool hooks_lost_ = false;              // a hook on a GPU failed, which may still use the buckets
+  std::shared_ptr<backend::Work> refusal_;  // under launching_: of refuse_step(); null: none yet
   std::atomic<std::thread::id> inside_hook_{};  // the thread that is in it
 
   std::shared_ptr<DeviceStep> device_;  // null: host memory
@@ -516,6 +519,8 @@ class Reducer {
   bool asked_to_rebuild_ = false;  // the one automatic rebuild was decided
   int64_t cap_bytes_ = 0;          // of the plan in use
   std::optional<BucketTuner> tuner_;
+  bool lacks_memory_ = false;      // this rank, for the last plan that it was to take
+  bool warned_of_memory_ = false;  // the log says so
 
   struct Watched {
     const void* data = nullptr;  // the caller's; null: not watched

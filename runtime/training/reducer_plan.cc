@@ -12,8 +12,6 @@ namespace {
 using backend::Collective;
 using backend::Kind;
 
-constexpr int64_t kHookLimitMs = 60'000;  // for what hooks have enqueued on a GPU
-
 int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
@@ -157,6 +155,7 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
   Status mine = allocated.status();
   if (mine.ok()) mine = await_last_step();
   if (mine.ok() && device_ != nullptr) mine = device_->reserve(buckets.size());
+  lacks_memory_ = mine.code() == Code::kOutOfMemory;
   if (const Status agreed = agree_on_memory(mine); !agreed.ok()) {
     if (allocated.ok() && !fits) (void)comm_->backend().release(allocated.value());
     return agreed;
@@ -189,8 +188,7 @@ Status Reducer::await_last_step() const {
     last_backend().wait(*last_work_, Wait());
     DT_TRY(last_work_->status());
   }
-  if (device_->await_streams(Deadline::after_ms(kHookLimitMs))) return {};
-  return Status(Code::kTimeout, "what the last step enqueued has not passed on the GPU");
+  return device_->await_streams(*comm_, comm_->deadline(), /*broken_too=*/false);
 }
 
 /// `memory`: of the bucket, or pooled of what this rank keeps of it.
@@ -232,8 +230,8 @@ Result<bool> Reducer::all_say(bool mine, const char* question) {
   return least != 0;
 }
 
-/// All ranks take a new plan, or none does: else gradients of different parameters would meet. The
-/// largest code of an error is that of all ranks.
+/// All ranks take a new plan, or none does. Otherwise gradients of different parameters would meet.
+/// Where ranks have different errors, all return the one with the largest code.
 Status Reducer::agree_on_memory(const Status& mine) {
   const Result<int64_t> largest =
       agree(static_cast<int64_t>(mine.code()), ReduceOp::kMax, "bucket memory?");
@@ -254,9 +252,9 @@ Status Reducer::agree_on_memory(const Status& mine) {
                        comm_->name().c_str()));
 }
 
-bool Reducer::keeps_plan(const Status& refused) const {
+bool Reducer::keeps_plan(const Status& refused) {
   if (refused.code() != Code::kOutOfMemory || !comm_->broken().ok()) return false;
-  if (options_.logger != nullptr) {
+  if (lacks_memory_ && options_.logger != nullptr && !std::exchange(warned_of_memory_, true)) {
     options_.logger->log(LogLevel::kWarning,
                          "reducer on comm \"%s\": it goes on with the buckets that it has, because "
                          "there is no memory for others: %s",
@@ -317,7 +315,7 @@ Result<bool> Reducer::plan_anew(const std::vector<int32_t>& order) {
   }
   Result<bool> changed = plan_with_cap(order);
   while (next_cap && tuner_->tuning() && !changed.ok() && keeps_plan(changed.status())) {
-    cap_bytes_ = tuner_->next_cap(INT64_MAX);  // slower than all that there is memory for
+    cap_bytes_ = tuner_->next_cap(BucketTuner::kSlowest);  // there is no memory for it
     changed = plan_with_cap(order);
   }
   if (!changed.ok()) cap_bytes_ = cap_in_use;
@@ -356,7 +354,12 @@ void Reducer::make_tuner() {
 Status Reducer::tune() {
   if (!tuner_ || !tuner_->tuning() || tuner_->has_result()) return {};
   if (device_ != nullptr && tuner_->wants_time()) {
-    if (const Status passed = await_last_step(); !passed.ok()) return fail_everywhere(passed);
+    const Status passed = await_last_step();
+    if (passed.code() == Code::kTimeout && comm_->broken().ok()) {
+      tuner_->lose_time();
+    } else if (!passed.ok()) {
+      return fail_everywhere(passed);
+    }
   }
   tuner_->end_step(monotonic_ns());
   if (!tuner_->has_result()) return {};

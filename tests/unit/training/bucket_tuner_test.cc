@@ -32,3 +32,16 @@ TEST_CASE("bucket tuner: where all caps are as fast the one that was asked for s
   CHECK(tuner.next_cap(7) == 25);
   CHECK(tuner.next_cap(7) == 100);
 }
+
+TEST_CASE("bucket tuner: a cap whose time could not be taken is not chosen") {
+  BucketTuner tuner({100, 25}, 3);
+  for (int64_t step = 0; step < 3; ++step) {
+    if (step == 1) tuner.lose_time();
+    tuner.end_step(step);
+  }
+  CHECK(tuner.result_ns() == BucketTuner::kSlowest);
+  CHECK(tuner.next_cap(tuner.result_ns()) == 25);
+  for (int64_t step = 0; step < 3; ++step) tuner.end_step(100 * step);
+  CHECK(tuner.result_ns() == 100);
+  CHECK(tuner.next_cap(tuner.result_ns()) == 25);
+}

@@ -56,6 +56,28 @@ TEST_CASE("reducer on GPUs: a rank that cannot launch its bucket tells the other
   });
 }
 
+TEST_CASE(
+    "reducer on GPUs: what fails on one rank at the end of a step is reported to the others") {
+  run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
+    Trainer trainer(&rank, some_floats(4), small_buckets(true, false));
+    const cuda::Stream stream = rank.new_stream();
+    // Reduces nothing, so that the end of the step alone calls CUDA.
+    rank.expect_ok(trainer.reducer().set_hook(
+                       [](const training::HookBucket&, int32_t) -> Result<training::HookWork> {
+                         return training::HookWork{};
+                       }),
+                   "set_hook");
+    rank.expect_ok(trainer.backward(1, {stream}), "backward");
+    rank.meet();
+    if (rank.rank == 1) rank.cuda->fail("cudaEventRecord", 0, 1);
+    Status status = trainer.reducer().finish(stream);
+    if (status.ok()) status = rank.await_broken();
+    rank.expect(contains(status, "cudaEventRecord on device 1"), status.message());
+    rank.meet();
+    trainer.drop_reducer();
+  });
+}
+
 TEST_CASE("reducer on GPUs: a rank without memory for its buckets ends creation on all") {
   run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
     if (rank.rank == 1) rank.cuda->fail("cudaMalloc", 0, 1);

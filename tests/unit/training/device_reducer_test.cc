@@ -305,6 +305,36 @@ TEST_CASE("reducer on GPUs: the times that sizes are chosen by are those of a ho
   });
 }
 
+TEST_CASE("reducer on GPUs: a step that is not timed in time is no failure") {
+  run_on_gpus({"nccl", 2, 500}, [](GpuRank& rank) {
+    training::Reducer::Options options = small_buckets(true, false);
+    options.tune_steps = 3;
+    Trainer trainer(&rank, floats(4), options);
+    const cuda::Stream stream = rank.new_stream();
+    Gate gate;
+    const auto passed = std::make_shared<std::atomic<bool>>(false);
+    bool held = false;
+    const auto hook = [&](const training::HookBucket& bucket,
+                          int32_t) -> Result<training::HookWork> {
+      if (std::exchange(held, true)) return training::HookWork{};
+      DT_TRY(gate.hold(*rank.cuda, bucket.stream));
+      DT_TRY(rank.cuda->launch(bucket.stream, [passed] { passed->store(true); }));
+      return training::HookWork{};
+    };
+    rank.expect_ok(trainer.reducer().set_hook(hook), "set_hook");
+    for (int64_t step = 0; step < 2; ++step) {  // timing begins with the second
+      rank.expect_ok(trainer.backward(step, {stream}), "backward");
+      rank.expect_ok(trainer.reducer().finish(stream), "finish");
+    }
+    rank.expect(!passed->load(), "it waits no longer than the communicator's time-out");
+    rank.expect_ok(rank.comm->broken(), "the communicator is whole");
+    gate.open();
+    rank.expect(rank.cuda->finish(stream), "the stream ends");
+    rank.meet();
+    trainer.drop_reducer();
+  });
+}
+
 TEST_CASE("reducer on GPUs: other buckets take the memory of the last ones, or more if there is") {
   run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
     training::Reducer::Options options = small_buckets();
