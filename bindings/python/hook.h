@@ -14,8 +14,8 @@ namespace dt::python {
 
 /**
  * dt_bucket_hook of a HookCalls of _hook.py, which the reducer keeps. Its run() keeps what the
- * function raises, and gives the number of a work, 0 for none, or -1. After the end of Python the
- * step fails: nobody reduces its buckets.
+ * function raises, and gives the number of a work, 0 for none, or -1. The step then fails, as it
+ * does after the end of Python: nobody reduces its buckets.
  */
 inline dt_status run_hook(void* calls, const dt_bucket* bucket, int32_t stage, dt_work** out_work) {
   long long work = -1;
@@ -34,8 +34,7 @@ inline dt_status run_hook(void* calls, const dt_bucket* bucket, int32_t stage, d
     }
     if (PyErr_Occurred() != nullptr) PyErr_WriteUnraisable(static_cast<PyObject*>(calls));
   });
-  if (!entered) return DT_ERR_ABORTED;
-  if (work < 0) return DT_ERR_INTERNAL;
+  if (!entered || work < 0) return DT_ERR_ABORTED;
   *out_work = raw::handle<dt_work>(work);
   return DT_OK;
 }

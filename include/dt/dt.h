@@ -1852,9 +1852,12 @@ typedef struct dt_bucket {
  * @param bucket    the bucket; the same memory in every stage of a step.
  * @param stage     0, 1, 2, ...
  * @param out_work  NULL at first, which says that the result is in `data`.
- * @return DT_OK; else the step fails on all ranks with this rank, status and dt_last_error(), or the
- *         next step where a rank needs no other. The communicator breaks, in host memory also those
- *         on which other ranks still wait for works of their hooks.
+ * @return DT_OK. Otherwise the step fails with this status and dt_last_error(), and the reducer's
+ *         communicator breaks. The error of the other ranks names this rank. In host memory they get
+ *         it as a DT_ERR_MISMATCH of their next operation there; ranks that come to none within 5
+ *         seconds, and those on GPUs, get it with this status. It ends their waits for works of
+ *         hooks, whose communicators then break; a hook that waits itself hangs until its time-out.
+ *         Ranks that need no others may be in a later step by then.
  */
 typedef dt_status (*dt_bucket_hook)(void* user_data, const dt_bucket* bucket, int32_t stage,
                                     dt_work** out_work);
@@ -2031,9 +2034,9 @@ DT_API dt_status dt_reducer_watch(dt_reducer* reducer, int32_t index, const void
  *
  * Collective. On GPUs it makes `stream` wait instead: it returns when the operations are enqueued,
  * while the GPU may be far behind. (Staged through the host, enqueueing is most of the work.) The
- * first call may re-plan, and then waits for the GPU, under the deadline of operations. So do those
- * between which tune_steps takes the time. Where a rank has no memory for a new plan all keep the
- * old one, and the log says so.
+ * first call may re-plan, and then waits for the GPU, under the deadline of operations. With
+ * tune_steps, the steps at which timing begins and ends wait for the GPU, too. Where a rank has no
+ * memory for a new plan, all ranks keep the old one, and that rank's log says so.
  * @param reducer the handle.
  * @param stream  CUDA stream that will use the gradients; ignored on a host communicator. Other
  *                streams are to be ordered behind it.

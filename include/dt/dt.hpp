@@ -1193,7 +1193,7 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
         return error.status();
       } catch (...) {
         hook.keep(std::current_exception());
-        return DT_ERR_INTERNAL;
+        return DT_ERR_ABORTED;
       }
     }
     void keep(std::exception_ptr exception) {

@@ -7,6 +7,8 @@ namespace dt::training {
 namespace {
 
 constexpr int64_t kLookMs = 100;  // how often a wait for a hook checks its reducer's communicator
+// How long a step that fails waits for all ranks to learn so in the order of operations.
+constexpr int64_t kRefusalMs = 5'000;
 
 }  // namespace
 
@@ -121,16 +123,44 @@ Status Reducer::call_hook(Bucket& bucket, int32_t stage) {
   return Status(std::move(info));
 }
 
-/// Otherwise the others would wait for this rank, those in a hook on communicators of its own,
-/// where no operation on this one would tell them. The control plane does.
+/// Otherwise the others would wait for this rank. On GPUs the control plane reports the failure.
 Status Reducer::fail_everywhere(const Status& status) {
-  if (device_ == nullptr && comm_->size() == 1) return status;  // the next step may do better
+  if (device_ == nullptr) return refuse_step(status);
   comm_->backend().fail(status);
   if (replicas_ != nullptr) {
     within_->backend().fail(status);
     replicas_->comm().backend().fail(status);
   }
   return comm_->broken();
+}
+
+/// Issues an operation that matches no other, with the reason. It fails on each rank behind what
+/// that rank has issued before, so no rank loses a step that another rank has ended. Ranks that do
+/// not come to it may wait in a hook on another communicator: the control plane reports to them.
+Status Reducer::refuse_step(const Status& status) {
+  if (comm_->size() == 1) return status;  // the next step may succeed
+  std::shared_ptr<backend::Work> refusal;
+  {
+    // Several threads may come here, each from its ready(): one of them issues it.
+    std::lock_guard lock(launching_);
+    if (const Status broken = comm_->broken(); !broken.ok()) return broken;
+    if (refusal_ == nullptr) {
+      backend::Collective collective;
+      collective.kind = backend::Kind::kBarrier;
+      collective.dtype = Dtype::kU8;
+      collective.name = "failed step";
+      collective.withheld = std::make_shared<const std::string>(status.message());
+      auto work = comm_->new_work();
+      if (comm_->submit(collective, work).ok()) refusal_ = std::move(work);
+    }
+    refusal = refusal_;
+  }
+  if (refusal != nullptr) {
+    (void)comm_->backend().wait(*refusal, Wait{Deadline::after_ms(kRefusalMs)});
+  }
+  // Where all ranks refuse, the operations match and break nothing.
+  if (comm_->broken().ok()) comm_->backend().fail(status);
+  return status;
 }
 
 /// In host memory, until the operation is done. Its communicator may be another one, whose ranks do
@@ -161,18 +191,19 @@ Status Reducer::end_hooks(cuda::Stream stream) {
       } else if (first.ok()) {
         first = started.comm->backend().wait_stream(*started.work, hook_stream_);
       }
-      if (first.ok()) first = started.work->status();
       if (!first.ok()) continue;
-      first = call_hook(*bucket, stage);
-      more = more || bucket->hooked.work != nullptr;
-      if (!first.ok()) first = fail_everywhere(first);
+      first = started.work->status();
+      if (first.ok()) first = call_hook(*bucket, stage);
+      if (!first.ok()) {
+        first = fail_everywhere(first);  // a work's communicator may be one of few ranks
+      } else {
+        more = more || bucket->hooked.work != nullptr;
+      }
     }
   }
-  if (!first.ok()) {
-    hooks_lost_ = device_ != nullptr;
-    return first;
-  }
-  return device_ != nullptr ? device_->end_hooks(buckets_.size(), stream) : Status();
+  if (first.ok()) return device_ != nullptr ? device_->end_hooks(buckets_.size(), stream) : first;
+  hooks_lost_ = device_ != nullptr;
+  return first;
 }
 
 }  // namespace dt::training

@@ -63,7 +63,7 @@ namespace Dt
             catch (Exception error)
             {
                 thrown = error;
-                return (int)Status.Internal;
+                return (int)Status.Aborted;
             }
         }
 

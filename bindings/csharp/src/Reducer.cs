@@ -304,7 +304,8 @@ namespace Dt
         /// hook(bucket, stage) is called with stage 0 as soon as a bucket is full, and with the next stage
         /// once the work that it gave is done, in Finish, until it gives null; the bucket's data then
         /// holds the result. What it throws comes out of Finish or of the Ready or Unused with a gradient
-        /// that ran it; other ranks get a DtMismatchException that names this one.</summary>
+        /// that ran it; other ranks get a DtMismatchException or a DtAbortedException that names this
+        /// one.</summary>
         public void SetHook(Func<Bucket, int, Work> hook)
         {
             HookCalls calls = hook == null ? null : new HookCalls(hook);

@@ -249,7 +249,7 @@ class Reducer:
         operation that it has started, and is then called with the next stage once that is done, in
         finish(), until it gives None; bucket.data then holds the result. It runs on a thread inside
         ready(), unused() or finish(), and calls no method of the reducer. What it raises comes out of
-        that call; other ranks get a MismatchError that names this one.
+        that call; other ranks get an Error that names this one: a MismatchError or an AbortedError.
         """
         calls = None if hook is None else HookCalls(hook, self._on_gpu)
         with self._lock:

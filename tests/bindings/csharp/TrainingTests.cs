@@ -361,9 +361,22 @@ static class TrainingTests
             reducer.Finish();
             Suite.Equal(3f, weight[3], "the sum");
             Suite.Equal("0 True 1,0 0; 0 True 1,0 1", string.Join("; ", calls), "calls");
-            reducer.SetHook((bucket, stage) => { throw new TimeZoneNotFoundException("no more"); });
+            reducer.SetHook((bucket, stage) =>
+            {
+                if (each.rank == 0) throw new TimeZoneNotFoundException("no more");
+                return stage == 1 ? null : each.world.AllReduceAsync(bucket.Data);
+            });
             reducer.Ready(1, bias);
-            Suite.Throws<TimeZoneNotFoundException>(() => reducer.Ready(0, weight), "no more");
+            if (each.rank == 0)
+            {
+                Suite.Throws<TimeZoneNotFoundException>(() => reducer.Ready(0, weight), "no more");
+                return;
+            }
+            Suite.Throws<DtException>(() =>
+            {
+                reducer.Ready(0, weight);
+                reducer.Finish();
+            }, "hook failed on rank 0, bucket 0, stage 0: it returned DT_ERR_ABORTED");
         }
     }
 

@@ -430,12 +430,20 @@ class Reducers(unittest.TestCase):
                 self.assertEqual(calls, [(0, True, (1, 0), 0), (0, True, (1, 0), 1)])
 
                 def refused(bucket, stage):
-                    raise KeyError(repr(bucket))
+                    if comm.rank == 0:
+                        raise KeyError(repr(bucket))
+                    return doubled(bucket, stage)
 
                 reducer.set_hook(refused)
                 reducer.ready(1, bias)
-                with self.assertRaisesRegex(KeyError, "<dt.Bucket 0 of 2 parameters"):
-                    reducer.ready(0, weight)
+                if comm.rank == 0:
+                    with self.assertRaisesRegex(KeyError, "<dt.Bucket 0 of 2 parameters"):
+                        reducer.ready(0, weight)
+                else:
+                    with self.assertRaisesRegex((dt.MismatchError, dt.AbortedError),
+                                                "hook failed on rank 0.*it returned DT_ERR_ABORTED"):
+                        reducer.ready(0, weight)
+                        reducer.finish()
         run_ranks(2, body)
 
     def test_power_sgd(self):

@@ -35,7 +35,7 @@ final class HookCalls extends Upcall {
       return 0;
     } catch (Throwable e) {
       thrown = e;
-      return Status.INTERNAL.number();
+      return Status.ABORTED.number();
     } finally {
       Pending.SHARES.remove();
       shares.values().forEach(Raw::work_destroy);

@@ -248,7 +248,8 @@ public final class Reducer extends Handle {
 
   /**
    * Has a function reduce the buckets, the same on all ranks; between steps. What it throws comes
-   * out of the call that ran it; other ranks get a {@link MismatchException} that names this one.
+   * out of the call that ran it; other ranks get a {@link MismatchException} or an {@link
+   * AbortedException} that names this one.
    *
    * @param hook null: none
    */

@@ -14,6 +14,7 @@ import io.dt.BatchNorm;
 import io.dt.Comm;
 import io.dt.Config;
 import io.dt.DataType;
+import io.dt.DtException;
 import io.dt.DtTimeoutException;
 import io.dt.InvalidArgumentException;
 import io.dt.InvalidStateException;
@@ -362,10 +363,22 @@ final class JobTests {
       }
       reducer.setHook(
           (bucket, stage) -> {
-            throw new java.io.IOException("no more");
+            if (world.rank() == 0) throw new java.io.IOException("no more");
+            return stage == 1 ? null : world.allReduceAsync(bucket.data(), ReduceOp.SUM);
           });
       reducer.ready(1, Tensor.of(bias));
-      thrown(IllegalStateException.class, () -> reducer.ready(0, Tensor.of(weight)), "no more");
+      if (world.rank() == 0) {
+        thrown(IllegalStateException.class, () -> reducer.ready(0, Tensor.of(weight)), "no more");
+      } else {
+        String text = "hook failed on rank 0, bucket 0, stage 0: it returned DT_ERR_ABORTED";
+        thrown(
+            DtException.class,
+            () -> {
+              reducer.ready(0, Tensor.of(weight));
+              reducer.finish();
+            },
+            text);
+      }
     }
   }
 
