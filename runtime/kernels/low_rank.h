@@ -53,7 +53,9 @@ class LowRankKernels {
   virtual Status find_q(std::span<const LowRankMatrix> matrices, int32_t rank,
                         cuda::Stream stream) = 0;
   /// error = M - p q^T where there is one and the difference is finite, then M = p q^T. Where there
-  /// is a kept_q it gets the columns of q that are finite and not zero, and keeps the others.
+  /// is a kept_q it gets the columns of q that are finite, and keeps its own in place of others. A
+  /// zero is kept, too, so that the next step draws the column anew: q may be zero because M is
+  /// orthogonal to the last one.
   virtual Status restore(std::span<const LowRankMatrix> matrices, int32_t rank,
                          cuda::Stream stream) = 0;
   /// to[i] = from[i] of two of f16, bf16 and f32, rounded to nearest even. They do not overlap.

@@ -18,10 +18,10 @@ namespace dt::training {
 /// A gradient M of n rows and m columns travels as P = M Q of n x r and, once P is averaged and
 /// made orthonormal, as Q = M^T P of m x r; every rank then has P Q^T, which is the same
 /// everywhere. What that leaves out of a rank's M is added to its next one (error feedback), and Q
-/// goes on from step to step (warm start). A column of Q that becomes zero or not finite leaves the
-/// last one in its place, and an error that is not finite is not kept: a gradient of zero, NaN or
-/// infinity does not reach into the steps after it. Columns that are lost nevertheless are drawn
-/// anew, from a seed that all ranks have. Gradients that are no matrices of
+/// goes on from step to step (warm start). A column of Q that is not finite leaves the last one in
+/// its place, one that is zero is drawn anew in the next step, from a seed that all ranks have, and
+/// an error that is not finite is not kept: a gradient of zero, NaN or infinity does not reach into
+/// the steps after it. Gradients that are no matrices of
 /// f32, or too small to gain, travel as they are, in the same operation as the P of their bucket.
 ///
 /// With a `wire` all of f32 is rounded to 16 bits before it is sent. Error feedback includes the

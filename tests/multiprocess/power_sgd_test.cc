@@ -223,6 +223,31 @@ TEST_CASE("PowerSGD: behind a step with a NaN the next one goes on from the step
   }));
 }
 
+TEST_CASE("PowerSGD: a gradient that is orthogonal to those before gets through") {
+  dt_power_sgd_options options;
+  dt_power_sgd_options_init(&options);
+  options.rank = 1;
+  options.no_error_feedback = 1;
+  require_all_ok(run_ranks(2, [&](const Rank& rank) -> dt_status {
+    const dt_param param = {kElements, "matrix", DT_F32, 0};
+    const int64_t rows[] = {kRows};
+    dt_reducer* reducer = nullptr;
+    RANK_TRY(dt_reducer_create(rank.world, &param, 1, nullptr, &reducer));
+    RANK_TRY(dt_reducer_power_sgd(reducer, rows, &options));
+    float last = 0;
+    for (int step = 0; step < 6; ++step) {
+      std::vector<float> matrix(kElements);
+      const size_t at = step < 3 ? 0 : kElements / kRows + 1;  // another row and column
+      matrix[at] = 1;
+      RANK_TRY(dt_reducer_ready(reducer, 0, matrix.data(), nullptr));
+      RANK_TRY(dt_reducer_finish(reducer, nullptr));
+      last = matrix[at];
+    }
+    dt_reducer_destroy(reducer);
+    return std::abs(last - 1) < 1e-5f ? DT_OK : DT_ERR_INTERNAL;
+  }));
+}
+
 TEST_CASE("PowerSGD: what 16 bits change in a matrix comes back, other gradients are rounded") {
   dt_power_sgd_options options;
   dt_power_sgd_options_init(&options);

@@ -224,14 +224,10 @@ __global__ void __launch_bounds__(kTallThreads)
     const float* const own = matrix.q + k * matrix.columns;
     float* const kept = matrix.kept_q + k * matrix.columns;
     int finite = 1;
-    int zero = 1;
     for (int64_t i = threadIdx.x; i < matrix.columns; i += kTallThreads) {
       finite = finite && isfinite(own[i]);
-      zero = zero && own[i] == 0;
     }
-    finite = __syncthreads_and(finite);
-    zero = __syncthreads_and(zero);
-    if (!finite || zero) continue;  // in all threads
+    if (!__syncthreads_and(finite)) continue;  // in all threads
     for (int64_t i = threadIdx.x; i < matrix.columns; i += kTallThreads) kept[i] = own[i];
   }
 }

@@ -142,9 +142,9 @@ void keep_columns(const LowRankMatrix& matrix, int32_t rank) {
   for (int64_t k = 0; k < rank; ++k) {
     const float* const own = matrix.q + k * matrix.columns;
     const float* const end = own + matrix.columns;
-    const bool lost = std::any_of(own, end, [](float x) { return !std::isfinite(x); }) ||
-                      std::all_of(own, end, [](float x) { return x == 0; });
-    if (!lost) std::copy(own, end, matrix.kept_q + k * matrix.columns);
+    if (std::all_of(own, end, [](float x) { return std::isfinite(x); })) {
+      std::copy(own, end, matrix.kept_q + k * matrix.columns);
+    }
   }
 }
 
