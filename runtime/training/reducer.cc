@@ -411,8 +411,9 @@ Status Reducer::missing_and_broken() const {
 Status Reducer::finish(cuda::Stream stream) {
   DT_TRY(comm_->check_ungrouped("dt_reducer_finish"));
   if (device_ != nullptr) {
-    DT_TRY_VALUE(const bool capturing, device_->is_capturing(stream));
-    if (capturing) {
+    const Result<bool> capturing = device_->is_capturing(stream);
+    if (!capturing.ok()) return fail_everywhere(capturing.status());
+    if (capturing.value()) {
       return DeviceStep::capture_refused("dt_reducer_finish on comm \"" + comm_->name() + "\"");
     }
   }

@@ -149,6 +149,7 @@ Status Reducer::refuse_step(const Status& status) {
       collective.kind = backend::Kind::kBarrier;
       collective.dtype = Dtype::kU8;
       collective.name = "failed step";
+      collective.timeout_ms = -1;  // the control plane reports before one is over
       collective.withheld = std::make_shared<const std::string>(status.message());
       auto work = comm_->new_work();
       if (comm_->submit(collective, work).ok()) refusal_ = std::move(work);

@@ -253,7 +253,9 @@ Status Reducer::agree_on_memory(const Status& mine) {
 }
 
 bool Reducer::keeps_plan(const Status& refused) {
-  if (refused.code() != Code::kOutOfMemory || !comm_->broken().ok()) return false;
+  // All ranks have this status. A time-out: the GPU of one has not ended the last step yet.
+  const bool passes = refused.code() == Code::kOutOfMemory || refused.code() == Code::kTimeout;
+  if (!passes || !comm_->broken().ok()) return false;
   if (lacks_memory_ && options_.logger != nullptr && !std::exchange(warned_of_memory_, true)) {
     options_.logger->log(LogLevel::kWarning,
                          "reducer on comm \"%s\": it goes on with the buckets that it has, because "

@@ -376,7 +376,9 @@ Status Shard::gather(int32_t unit, cuda::Stream stream) {
   DT_TRY(comm_->check_ungrouped("dt_shard_gather"));
   DT_TRY(whole_units() ? check_stream("dt_shard_gather", stream)
                        : check_stream_of_all("dt_shard_gather", stream));
-  DT_TRY(wait_for_written(stream));
+  if (const Status waits = wait_for_written(stream); !waits.ok()) {
+    return whole_units() ? waits : fail(waits);  // the others wait for this rank, or do not
+  }
   if (!whole_units()) {
     DT_TRY(begin_unit(unit));
     const size_t at = order_.size();
