@@ -452,7 +452,7 @@ std::string launch_inside_rank(Variables& variables) {
     if ((";" + *around + ";").find(entry) != std::string::npos) continue;
     return format(
         "this process (%s, %s) seems to have been started inside a rank of dt run, whose variables "
-        "are still set; unset them before (in a shell: unset $%s)",
+        "are still set; unset them before (in sh or bash: unset $%s)",
         said(facts).c_str(), family->name, kNamesSet);
   }
   return {};

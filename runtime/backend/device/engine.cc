@@ -344,10 +344,12 @@ DeviceEngine::~DeviceEngine() {
   const bool ended = device_thread_->ended_.wait({Deadline::after_ms(kEndMs)});
   ended ? thread_.join() : thread_.detach();
   if (logger_ && (!ended || device_thread_->ends_left_behind_)) {
-    logger_->log(LogLevel::kWarning,
-                 "the thread %s hangs in a call of CUDA or NCCL on %s and is left behind; "
-                 "end this process",
-                 ended ? "dt-end" : "dt-device", device_thread_->runtime().device().name.c_str());
+    const char* const text =
+        ended ? "a thread that ends a communicator still waits in CUDA or NCCL on %s and is left "
+                "behind"
+              : "the thread dt-device hangs in a call of CUDA or NCCL on %s and is left behind; "
+                "end this process";
+    logger_->log(LogLevel::kWarning, text, device_thread_->runtime().device().name.c_str());
   }
 }
 

@@ -518,8 +518,8 @@ TEST_CASE("srun and mpirun inside a rank of dt run are a conflict, those around 
       {"WORLD_SIZE", "1"}, {"TORCHELASTIC_RUN_ID", "j"}, {"DT_RUN_AROUND", "none"}};
   CHECK(refusal_of(plus(kStep, rank)) ==
         "conflict: this process (SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4, slurm) seems to have been "
-        "started inside a rank of dt run, whose variables are still set; unset them before (in a "
-        "shell: unset $DT_RUN_SET), or set DT_LAUNCHER=own to be that rank of dt run");
+        "started inside a rank of dt run, whose variables are still set; unset them before (in "
+        "sh or bash: unset $DT_RUN_SET), or set DT_LAUNCHER=own to be that rank of dt run");
   CHECK(contains(refusal_of(plus(kOpenMpi, rank)), ", openmpi) seems to have been started inside"));
   CHECK(found_place(plus(plus(kStep, rank), {{"DT_LAUNCHER", "own"}})).world_size == 1);
   // Another step than the one around dt run, even if this task has the same numbers there.
