@@ -186,33 +186,42 @@ Named::Statistics NamedThread::statistics() const {
 }
 
 void NamedThread::close() {
-  const bool first = state_.with([&](State& state) {
-    if (state.ended || std::exchange(state.closing, true)) return false;
+  const Status status(Code::kAborted, format("%s was closed on rank %d before this was carried out",
+                                             where_.c_str(), rank()));
+  // Under one lock: the thread tells rank 0 of the leave as soon as it sees `closing`, and rank 0
+  // would answer with a reason of its own for what still waits here.
+  const auto over = state_.with([&](State& state) -> std::optional<NamedWorks> {
+    if (state.ended || std::exchange(state.closing, true)) return std::nullopt;
     control_->set_use(comm::Use::kUnfinished);  // dt_finalize waits until the other ranks know
-    return true;
+    return take_waiting(state, status);
   });
-  if (!first) return;
-  fail(Status(Code::kAborted, format("%s was closed on rank %d before this was carried out",
-                                     where_.c_str(), rank())));
+  if (!over) return;
+  fail_works(*over, status);
   bell_.ring();
 }
 
 /// Everything that is not being carried out ends, and nothing more begins.
 void NamedThread::fail(const Status& status) {
-  std::vector<std::pair<std::string, std::shared_ptr<backend::Work>>> over;
-  state_.with([&](State& state) {
-    if (state.failed.ok()) state.failed = status;
-    for (auto place = state.pending.begin(); place != state.pending.end();) {
-      if (place->second.running) {
-        ++place;
-        continue;
-      }
-      over.emplace_back(place->first, std::move(place->second.work));
-      place = state.pending.erase(place);
+  fail_works(state_.with([&](State& state) { return take_waiting(state, status); }), status);
+}
+
+NamedThread::NamedWorks NamedThread::take_waiting(State& state, const Status& status) {
+  NamedWorks over;
+  if (state.failed.ok()) state.failed = status;
+  for (auto place = state.pending.begin(); place != state.pending.end();) {
+    if (place->second.running) {
+      ++place;
+      continue;
     }
-    state.untold.clear();
-  });
-  for (const auto& [name, work] : over) finish(*work, status.within("\"" + name + "\""));
+    over.emplace_back(place->first, std::move(place->second.work));
+    place = state.pending.erase(place);
+  }
+  state.untold.clear();
+  return over;
+}
+
+void NamedThread::fail_works(const NamedWorks& works, const Status& status) {
+  for (const auto& [name, work] : works) finish(*work, status.within("\"" + name + "\""));
   answered_.ring();
 }
 

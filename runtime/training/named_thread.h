@@ -6,6 +6,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/guarded.h"
@@ -110,6 +111,9 @@ class NamedThread : public std::enable_shared_from_this<NamedThread> {
   Result<char*> memory(int64_t bytes);
   void complete(const std::string& name, const Status& status);
   void finish(backend::Work& work, const Status& status);
+  using NamedWorks = std::vector<std::pair<std::string, std::shared_ptr<backend::Work>>>;
+  static NamedWorks take_waiting(State& state, const Status& status);
+  void fail_works(const NamedWorks& works, const Status& status);
   void fail(const Status& status);
   void end(const Status& status);
   template <class F>
