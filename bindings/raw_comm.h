@@ -21,72 +21,47 @@ namespace dt::raw {
 
 // ---- Communicators ----
 
-inline int32_t comm_rank(int64_t comm) {
-  int32_t value = 0;
-  detail::check(dt_comm_rank(handle<dt_comm>(comm), &value));
-  return value;
-}
-inline int32_t comm_size(int64_t comm) {
-  int32_t value = 0;
-  detail::check(dt_comm_size(handle<dt_comm>(comm), &value));
-  return value;
-}
+inline int32_t comm_rank(int64_t comm) { return ask<dt_comm_rank, int32_t>(comm); }
+inline int32_t comm_size(int64_t comm) { return ask<dt_comm_size, int32_t>(comm); }
 inline int32_t comm_world_rank(int64_t comm, int32_t rank) {
-  int32_t value = 0;
-  detail::check(dt_comm_world_rank(handle<dt_comm>(comm), rank, &value));
-  return value;
+  return ask<dt_comm_world_rank, int32_t>(comm, rank);
 }
 inline void comm_set_timeout(int64_t comm, int64_t timeout_ms) {
-  detail::check(dt_comm_set_timeout(handle<dt_comm>(comm), timeout_ms));
+  run<dt_comm_set_timeout>(comm, timeout_ms);
 }
-inline void comm_check(int64_t comm) { detail::check(dt_comm_check(handle<dt_comm>(comm))); }
+inline void comm_check(int64_t comm) { run<dt_comm_check>(comm); }
 /** An empty name: none. */
 inline void check_equal(int64_t comm, int64_t data, int64_t bytes, const std::string& name,
                         int64_t stream) {
-  detail::check(dt_check_equal(handle<dt_comm>(comm), memory(data), bytes,
-                               name.empty() ? nullptr : name.c_str(), memory(stream)));
+  run<dt_check_equal>(comm, data, bytes, name.empty() ? nullptr : name.c_str(), stream);
 }
 /** mean, variance and count: addresses that take the results. */
 inline void batch_moments(int64_t comm, int64_t input, int64_t batch, int64_t channels,
                           int64_t spatial, int32_t dtype, int64_t mean, int64_t variance,
                           int64_t count, int64_t stream) {
-  detail::check(dt_batch_moments(handle<dt_comm>(comm), memory(input), batch, channels, spatial,
-                                 static_cast<dt_dtype>(dtype), handle<double>(mean),
-                                 handle<double>(variance), handle<int64_t>(count), memory(stream)));
+  run<dt_batch_moments>(comm, input, batch, channels, spatial, dtype, mean, variance, count,
+                        stream);
 }
 /** mean and variance: addresses that are read; sum and product: that take the results. */
 inline void batch_gradient_sums(int64_t comm, int64_t input, int64_t gradient, int64_t batch,
                                 int64_t channels, int64_t spatial, int32_t dtype, int64_t mean,
                                 int64_t variance, double epsilon, int64_t sum, int64_t product,
                                 int64_t stream) {
-  detail::check(dt_batch_gradient_sums(
-      handle<dt_comm>(comm), memory(input), memory(gradient), batch, channels, spatial,
-      static_cast<dt_dtype>(dtype), handle<double>(mean), handle<double>(variance), epsilon,
-      handle<double>(sum), handle<double>(product), memory(stream)));
+  run<dt_batch_gradient_sums>(comm, input, gradient, batch, channels, spatial, dtype, mean,
+                              variance, epsilon, sum, product, stream);
 }
 /** 0 where `color` is negative. */
 inline int64_t comm_split(int64_t comm, int32_t color, int32_t key) {
-  return made<dt_comm>(
-      [&](dt_comm** out) { return dt_comm_split(handle<dt_comm>(comm), color, key, out); });
+  return ask<dt_comm_split, int64_t>(comm, color, key);
 }
-inline int64_t comm_shrink(int64_t comm) {
-  return made<dt_comm>([&](dt_comm** out) { return dt_comm_shrink(handle<dt_comm>(comm), out); });
-}
-inline int64_t comm_host(int64_t comm) {
-  return made<dt_comm>([&](dt_comm** out) { return dt_comm_host(handle<dt_comm>(comm), out); });
-}
+inline int64_t comm_shrink(int64_t comm) { return ask<dt_comm_shrink, int64_t>(comm); }
+inline int64_t comm_host(int64_t comm) { return ask<dt_comm_host, int64_t>(comm); }
 inline void comm_destroy(int64_t comm) { dt_comm_destroy(handle<dt_comm>(comm)); }
-inline int32_t work_fd(int64_t comm) {
-  int32_t fd = -1;
-  detail::check(dt_work_fd(handle<dt_comm>(comm), &fd));
-  return fd;
-}
+inline int32_t work_fd(int64_t comm) { return ask<dt_work_fd, int32_t>(comm); }
 inline int64_t mem_alloc(int64_t comm, int64_t bytes) {
-  return made<void>([&](void** out) { return dt_mem_alloc(handle<dt_comm>(comm), bytes, out); });
+  return ask<dt_mem_alloc, int64_t>(comm, bytes);
 }
-inline void mem_free(int64_t comm, int64_t address) {
-  detail::check(dt_mem_free(handle<dt_comm>(comm), memory(address)));
-}
+inline void mem_free(int64_t comm, int64_t address) { run<dt_mem_free>(comm, address); }
 /**
  * Whether both are handles of one communicator: memory can be freed by any handle of the
  * communicator that it came from, and by no other. It comes from `other`: give one over host memory
@@ -99,21 +74,13 @@ inline bool same_comm(int64_t comm, int64_t other) {
   (void)comm_rank(comm);  // not because another thread has closed it
   return false;
 }
-inline void group_begin(int64_t comm) { detail::check(dt_group_begin(handle<dt_comm>(comm))); }
-inline void group_end(int64_t comm) { detail::check(dt_group_end(handle<dt_comm>(comm), nullptr)); }
-inline int64_t group_end_async(int64_t comm) {
-  return made<dt_work>([&](dt_work** out) { return dt_group_end(handle<dt_comm>(comm), out); });
-}
+inline void group_begin(int64_t comm) { run<dt_group_begin>(comm); }
+inline void group_end(int64_t comm) { run<dt_group_end>(comm, nullptr); }
+inline int64_t group_end_async(int64_t comm) { return ask<dt_group_end, int64_t>(comm); }
 
 // ---- Operations ----
 
 #ifndef SWIG
-/** Calls `issue` with a place for its work, and gives that work. */
-template <class F>
-int64_t issued(F&& issue) {
-  return made<dt_work>(std::forward<F>(issue));
-}
-
 /** Where blocks lie. */
 class Tables {
  public:
@@ -205,7 +172,9 @@ inline int64_t launch_async(int64_t comm, int64_t named, int32_t kind, int32_t d
                             int64_t element_bytes) {
   const dt_collective one = collective(kind, dtype, op, peer, send, recv, count, stream, timeout_ms,
                                        NAME, upcall, element_bytes);
-  return issued([&](dt_work** out) { return launch_plain(comm, named, one, out); });
+  dt_work* work = nullptr;
+  detail::check(launch_plain(comm, named, one, &work));
+  return number(work);
 }
 /**
  * dt_collective_launch() of a kind with tables: int64_t in native order, one list of `size` counts
@@ -228,8 +197,9 @@ inline int64_t launch_blocks_async(int64_t comm, int64_t named, int32_t kind, in
                                    int64_t element_bytes) {
   dt_collective one = collective(kind, dtype, op, peer, send, recv, count, stream, timeout_ms, NAME,
                                  upcall, element_bytes);
-  return issued(
-      [&](dt_work** out) { return launch_with_tables(comm, named, one, DATA, BYTES, out); });
+  dt_work* work = nullptr;
+  detail::check(launch_with_tables(comm, named, one, DATA, BYTES, &work));
+  return number(work);
 }
 
 // ---- Named submission ----
@@ -243,8 +213,7 @@ inline int64_t named_create(int64_t comm, const char* DATA, int64_t BYTES) {
   options.cache = packed.number32("cache");
   options.stall_ms = packed.number();
   options.cycle_us = packed.number();
-  return made<dt_named>(
-      [&](dt_named** out) { return dt_named_create(handle<dt_comm>(comm), &options, out); });
+  return ask<dt_named_create, int64_t>(comm, &options);
 }
 /** DATA has, for each operation, the numbers of launch() from `kind` to `count`, timeout_ms, upcall
  * and element_bytes, and its name as an item. Returns their works. */
@@ -263,52 +232,38 @@ inline Bytes named_submit_group(int64_t named, const char* DATA, int64_t BYTES) 
   std::vector<const dt_collective*> pointers;
   for (const dt_collective& each : all) pointers.push_back(&each);
   std::vector<dt_work*> works(all.size());
-  detail::check(dt_named_submit_group(handle<dt_named>(named), detail::pointers_to(names).data(),
-                                      pointers.data(), detail::count32(all.size()), works.data()));
+  run<dt_named_submit_group>(named, detail::pointers_to(names).data(), pointers.data(),
+                             detail::count32(all.size()), works.data());
   Packer packed;
   for (const dt_work* const work : works) packed.add_number(number(work));
   return packed.take();
 }
 inline int32_t named_join(int64_t named, int64_t timeout_ms) {
-  int32_t last_rank = -1;
-  detail::check(dt_named_join(handle<dt_named>(named), timeout_ms, &last_rank));
-  return last_rank;
+  return ask<dt_named_join, int32_t>(named, timeout_ms);
 }
 inline std::string named_report(int64_t named, int64_t timeout_ms) {
-  return detail::read_text([&](char* buffer, int64_t capacity_bytes, int64_t* out_bytes) {
-    return dt_named_report(handle<dt_named>(named), timeout_ms, buffer, capacity_bytes, out_bytes);
-  });
+  return ask_text<dt_named_report>(named, timeout_ms);
 }
 /** In the order of dt_named_statistics. */
 inline Bytes named_stats(int64_t named) {
   dt_named_statistics c;
   dt_named_statistics_init(&c);
-  detail::check(dt_named_stats(handle<dt_named>(named), &c));
-  Packer packed;
-  for (const int64_t value : {c.answers, c.tensors, c.operations, c.fused_tensors, c.fused_bytes,
-                              c.cache_hits, c.stalls}) {
-    packed.add_number(value);
-  }
-  return packed.take();
+  run<dt_named_stats>(named, &c);
+  return numbers(
+      {c.answers, c.tensors, c.operations, c.fused_tensors, c.fused_bytes, c.cache_hits, c.stalls});
 }
 inline void named_destroy(int64_t named) { dt_named_destroy(handle<dt_named>(named)); }
 
 // ---- Works ----
 
 /** Whether it has completed; throws once it failed. */
-inline bool work_test(int64_t work) {
-  int32_t done = 0;
-  detail::check(dt_work_test(handle<dt_work>(work), &done));
-  return done != 0;
-}
+inline bool work_test(int64_t work) { return ask<dt_work_test, bool>(work); }
 /** False when the time was over first; throws if it failed. */
 inline bool work_wait(int64_t work, int64_t timeout_ms) {
-  int32_t done = 0;
-  detail::check(dt_work_wait(handle<dt_work>(work), timeout_ms, &done));
-  return done != 0;
+  return ask<dt_work_wait, bool>(work, timeout_ms);
 }
 inline void work_wait_stream(int64_t work, int64_t stream) {
-  detail::check(dt_work_wait_stream(handle<dt_work>(work), memory(stream)));
+  run<dt_work_wait_stream>(work, stream);
 }
 /** `works` as int64_t in native order. Index of the first that has completed, -1 none in time. */
 inline int32_t work_wait_any(const char* DATA, int64_t BYTES, int64_t timeout_ms) {
@@ -316,13 +271,9 @@ inline int32_t work_wait_any(const char* DATA, int64_t BYTES, int64_t timeout_ms
   for (Unpacker packed(DATA, BYTES); packed.more();) {
     works.push_back(handle<dt_work>(packed.number()));
   }
-  int32_t index = -1;
-  detail::check(dt_work_wait_any(works.data(), detail::count32(works.size()), timeout_ms, &index));
-  return index;
+  return ask<dt_work_wait_any, int32_t>(works.data(), detail::count32(works.size()), timeout_ms);
 }
-inline int64_t work_share(int64_t work) {
-  return made<dt_work>([&](dt_work** out) { return dt_work_share(handle<dt_work>(work), out); });
-}
+inline int64_t work_share(int64_t work) { return ask<dt_work_share, int64_t>(work); }
 inline void work_destroy(int64_t work) { dt_work_destroy(handle<dt_work>(work)); }
 
 /**

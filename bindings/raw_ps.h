@@ -6,12 +6,6 @@
 namespace dt::raw {
 
 #ifndef SWIG
-/** Numbers one behind the other. */
-inline Bytes numbers(std::initializer_list<int64_t> values) {
-  Packer packed;
-  for (const int64_t value : values) packed.add_number(value);
-  return packed.take();
-}
 inline PsVariable::Rows ps_chosen(int64_t rows, int64_t row_count) {
   if (row_count < 0) return std::nullopt;
   return ConstView(memory(rows), row_count, DT_I64);
@@ -22,7 +16,7 @@ inline PsVariable::Rows ps_chosen(int64_t rows, int64_t row_count) {
 inline Bytes ps_info(int64_t config) {
   dt_ps_place at;
   dt_ps_place_init(&at);
-  detail::check(dt_ps_info(handle<dt_config>(config), &at));
+  run<dt_ps_info>(config, &at);
   return numbers({at.role, at.index, at.servers, at.workers, at.attempt});
 }
 
@@ -33,25 +27,18 @@ inline int64_t ps_serve(int64_t config, const char* PATH, int64_t save_every_ms,
   options.save_every_ms = save_every_ms;
   options.absent_ms = absent_ms;
   options.arrival_ms = arrival_ms;
-  return made<dt_ps_server>(
-      [&](dt_ps_server** out) { return dt_ps_serve(handle<dt_config>(config), &options, out); });
+  return ask<dt_ps_serve, int64_t>(config, &options);
 }
-inline int32_t ps_server_port(int64_t server) {
-  int32_t value = 0;
-  detail::check(dt_ps_server_port(handle<dt_ps_server>(server), &value));
-  return value;
-}
+inline int32_t ps_server_port(int64_t server) { return ask<dt_ps_server_port, int32_t>(server); }
 /** False when the time was over first. */
 inline bool ps_server_wait(int64_t server, int64_t timeout_ms) {
-  int32_t ended = 0;
-  detail::check(dt_ps_server_wait(handle<dt_ps_server>(server), timeout_ms, &ended));
-  return ended != 0;
+  return ask<dt_ps_server_wait, bool>(server, timeout_ms);
 }
 /** In the order of dt_ps_server_statistics. */
 inline Bytes ps_server_stats(int64_t server) {
   dt_ps_server_statistics c;
   dt_ps_server_statistics_init(&c);
-  detail::check(dt_ps_server_stats(handle<dt_ps_server>(server), &c));
+  run<dt_ps_server_stats>(server, &c);
   return numbers({c.workers, c.pushes, c.pulls, c.pushed_rows, c.pulled_rows, c.saves, c.busy_ns});
 }
 inline void ps_server_destroy(int64_t server) {
@@ -65,8 +52,7 @@ inline int64_t ps_connect(int64_t config, int32_t worker, int64_t connect_ms, in
   options.connect_ms = connect_ms;
   options.timeout_ms = timeout_ms;
   options.queue_bytes = queue_bytes;
-  return made<dt_ps>(
-      [&](dt_ps** out) { return dt_ps_connect(handle<dt_config>(config), &options, out); });
+  return ask<dt_ps_connect, int64_t>(config, &options);
 }
 /** optimizer, nesterov, initial and seed as numbers, then the bits of rate, momentum, beta1, beta2,
  * epsilon and initial_value. */
@@ -81,15 +67,13 @@ inline int32_t ps_variable(int64_t ps, const std::string& name, int64_t rows, in
   spec.nesterov = packed.number32("nesterov");
   spec.initial = packed.number32<dt_ps_initial>("initial");
   spec.seed = static_cast<uint64_t>(packed.number());
-  spec.rate = real(packed);
-  spec.momentum = real(packed);
-  spec.beta1 = real(packed);
-  spec.beta2 = real(packed);
-  spec.epsilon = real(packed);
-  spec.initial_value = real(packed);
-  int32_t number = 0;
-  detail::check(dt_ps_variable(handle<dt_ps>(ps), &spec, &number));
-  return number;
+  spec.rate = packed.real();
+  spec.momentum = packed.real();
+  spec.beta1 = packed.real();
+  spec.beta2 = packed.real();
+  spec.epsilon = packed.real();
+  spec.initial_value = packed.real();
+  return ask<dt_ps_variable, int32_t>(ps, &spec);
 }
 /** Pushes, pulls (action 1) or sets (2) `count` elements at `values`; row_count -1: all rows. */
 inline void ps_rows(int64_t ps, int32_t variable, int64_t variable_rows, int32_t columns,
@@ -114,21 +98,15 @@ inline int64_t ps_rows_async(int64_t ps, int32_t variable, int64_t variable_rows
                             : one.set_async(view, chosen);
   return number(work.release());
 }
-inline void ps_clock(int64_t ps, int64_t ahead) {
-  detail::check(dt_ps_clock(handle<dt_ps>(ps), ahead));
-}
-inline void ps_save(int64_t ps) { detail::check(dt_ps_save(handle<dt_ps>(ps))); }
-inline void ps_leave(int64_t ps) { detail::check(dt_ps_leave(handle<dt_ps>(ps))); }
-inline int32_t ps_fd(int64_t ps) {
-  int32_t fd = -1;
-  detail::check(dt_ps_fd(handle<dt_ps>(ps), &fd));
-  return fd;
-}
+inline void ps_clock(int64_t ps, int64_t ahead) { run<dt_ps_clock>(ps, ahead); }
+inline void ps_save(int64_t ps) { run<dt_ps_save>(ps); }
+inline void ps_leave(int64_t ps) { run<dt_ps_leave>(ps); }
+inline int32_t ps_fd(int64_t ps) { return ask<dt_ps_fd, int32_t>(ps); }
 /** In the order of dt_ps_statistics. */
 inline Bytes ps_stats(int64_t ps) {
   dt_ps_statistics c;
   dt_ps_statistics_init(&c);
-  detail::check(dt_ps_stats(handle<dt_ps>(ps), &c));
+  run<dt_ps_stats>(ps, &c);
   return numbers({c.pushes, c.pulls, c.pushed_rows, c.pulled_rows, c.sent_bytes, c.received_bytes,
                   c.reconnects, c.clock, c.most_ahead});
 }
