@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # stages.sh: read by .ci/run and .ci/nightly. `stage` runs one command as a stage, `finish` prints the
-# table of all stages and the line "N passed, N failed, N skipped". DT_CI_STAGES="tests address" makes
-# .ci/run run only those stages. The reader may define wanted_stage NAME and stage_ended NAME WALL CPU MIB RESULT.
+# table of all stages and the line "N passed, N failed, N skipped". `only` names the stages to run, none: all;
+# "fuzz" is fuzz_1 and the others, too. The reader may define wanted_stage NAME and stage_ended NAME WALL CPU MIB
+# RESULT.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
@@ -13,10 +14,12 @@ export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
 unset LIBRARY_PATH MAKEFLAGS
 exec </dev/null
 logs=${logs:-$root/build-ci}
+only=${only:-}
 mkdir -p "$logs"
 
 passed=0 failed=0 skipped=0
 failures=() table=()
+known=' ' # stages
 session=0
 trap 'end_session' EXIT
 trap 'exit 1' INT TERM HUP
@@ -41,7 +44,8 @@ add_row() { # name, wall seconds, processor seconds, MiB, result
   table+=("$(printf '%-14s %7s %7s %7s  %s' "$@")")
 }
 
-wanted_stage() { [ -z "${DT_CI_STAGES:-}" ] || [[ " $DT_CI_STAGES " == *" $1 "* ]]; }
+chosen_stage() { [ -z "$only" ] || [[ " $only " == *" $1 "* || " $only " == *" ${1%_[0-9]} "* ]]; }
+wanted_stage() { chosen_stage "$1"; }
 stage_ended() { :; }
 
 # A stage counts as its last line says ("N passed, ..."), otherwise as one. If GNU time is installed, the
@@ -50,13 +54,19 @@ stage() { # name, limit in minutes, command...
   local name=$1 minutes=$2 log=$logs/$1.log used=$logs/$1.used begin=$SECONDS status=0 last left process
   local timed=() user system kib seconds memory
   shift 2
+  known+="$name ${name%_[0-9]} "
   wanted_stage "$name" || return 0
   rm -f "$used"
   [ ! -x /usr/bin/time ] || timed=(/usr/bin/time --quiet -f '%U %S %M' -o "$used")
   setsid "${timed[@]}" timeout -k 10 $((minutes * 60)) "$@" >"$log" 2>&1 &
   session=$!
   wait "$session" || status=$?
-  left=$(processes_of_session)
+  # One that was killed a moment ago may still be ending.
+  for ((process = 0; process < 50; ++process)); do
+    left=$(processes_of_session)
+    [ -n "$left" ] || break
+    sleep 0.2
+  done
   if [ -n "$left" ]; then
     echo "processes were left running:" >>"$log"
     for process in $left; do tr '\0' ' ' <"/proc/$process/cmdline" >>"$log" 2>/dev/null && echo >>"$log"; done
@@ -101,6 +111,11 @@ stage() { # name, limit in minutes, command...
 
 # Prints the table and the sums; the status of the whole run.
 finish() {
+  local name
+  for name in $only; do
+    [[ $known == *" $name "* ]] ||
+      { echo "there is no stage $name" >&2; failures+=("$name"); failed=$((failed + 1)); }
+  done
   add_row all "$SECONDS" - - "$passed passed, $failed failed, $skipped skipped"
   printf '\n%-14s %7s %7s %7s  %s\n' stage 'wall s' 'cpu s' 'MiB' 'result (MiB: the largest process)'
   printf '%s\n' "${table[@]}"

@@ -47,5 +47,6 @@ case "${1:-}" in
   '' | -*) ninja --quiet -C "$build" ;;
 esac
 # Many tests wait more than they compute, so three run for each processor.
-meson test -C "$build" --print-errorlogs --num-processes $((3 * $(nproc))) "$@" || true
-"$root/tests/results.py" "$build"
+status=0
+meson test -C "$build" --print-errorlogs --num-processes $((3 * $(nproc))) "$@" || status=$?
+"$root/tests/results.py" "$build" "$status"

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""results.py BUILD_DIR: names the slowest tests, what failed and what was skipped, with the reason, in the last
-run of `meson test`. The last line counts meson tests (a unit test program with all its cases is one):
-"N passed, N failed, N skipped". Fails when a test failed, or when there was none."""
+"""results.py BUILD_DIR [STATUS]: names the slowest tests, what failed and what was skipped, with the reason, in the
+last run of `meson test`. The last line counts meson tests (a unit test program with all its cases is one):
+"N passed, N failed, N skipped". Fails when a test failed, or when there was none. STATUS: how `meson test` itself
+ended; if the tests do not explain it, that is one more failure, since then not all of them ran."""
 
 import json
 import sys
@@ -50,6 +51,10 @@ def main():
             print(f"failed: {result['name']}: {result['result']} after {result['duration']:.1f} s")
             for line in failure_of(result):
                 print(f"    {line}")
+    status = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    if status != 0 and failed == 0 and results:
+        failed += 1
+        print(f"failed: meson test ended with {status}, so some tests may not have run; its log says why")
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed or not passed else 0
 
