@@ -54,16 +54,20 @@ class Training:
 
 def train(before_step=lambda step, rank: None):
     """The losses of this rank. before_step: is told how far it is."""
-    training, losses = Training(), []
-    while training.done < STEPS:
+    training, losses, lost = Training(), [], False
+    while lost or training.done < STEPS:
         try:
+            if lost:  # once more if another rank is lost in here
+                dt.torch.shrink_group()
+                training.take_over()
+                lost = False
+                print(f"step {training.done}: rank {dist.get_rank()} of {dist.get_world_size()} goes on", flush=True)
+                continue
             before_step(training.done, dist.get_rank())
             losses.append(training.step())
         except dist.DistBackendError as error:
             print(f"step {training.done}: {error}", flush=True)
-            dt.torch.shrink_group()
-            training.take_over()
-            print(f"step {training.done}: rank {dist.get_rank()} of {dist.get_world_size()} goes on", flush=True)
+            lost = True
     return losses
 
 

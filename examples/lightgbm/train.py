@@ -104,9 +104,10 @@ class Training:
         comm.check_equal(json.dumps(settings, sort_keys=True).encode(), "parameters")
         self.network.connect(comm)
         try:
-            self.booster = lightgbm.train(settings, lightgbm.Dataset(self.x, self.y), self.options.trees - trees,
-                                          init_model=self.booster, callbacks=[self.before_tree],
-                                          keep_training_booster=True)
+            if trees < self.options.trees:  # a rank may have died behind the last tree
+                self.booster = lightgbm.train(settings, lightgbm.Dataset(self.x, self.y), self.options.trees - trees,
+                                              init_model=self.booster, callbacks=[self.before_tree],
+                                              keep_training_booster=True)
         except lightgbm.basic.LightGBMError:
             comm.check()  # raises dt's error, which has the rank
             raise

@@ -220,7 +220,7 @@ static void show_neighbours(Worker* w, int64_t of) {
     }
   }
   printf("near \"%s\":", w->text.names[of]);
-  for (int k = 0; k < 4; ++k) printf(" %s", w->text.names[best[k]]);
+  for (int k = 0; k < 4 && best[k] >= 0; ++k) printf(" %s", w->text.names[best[k]]);
   printf("\n");
   free(all);
 }
