@@ -172,6 +172,7 @@ inline bool add_fast_functions(PyObject* module) {
   static PyMethodDef methods[] = {{"buffer", plain(buffer), METH_FASTCALL, nullptr},
                                   {"carry_out", plain(carry_out), METH_FASTCALL, nullptr},
                                   {"hook_function", hook_function, METH_NOARGS, nullptr},
+                                  {"may_call", may_call, METH_NOARGS, nullptr},
                                   {"one", plain(one), METH_FASTCALL, nullptr},
                                   {"start", plain(start), METH_FASTCALL, nullptr},
                                   {"two", plain(two), METH_FASTCALL, nullptr},

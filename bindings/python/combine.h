@@ -16,6 +16,7 @@ namespace dt::python {
  * keeps the Combination until the operation is done.
  */
 inline void combine(void* combination, const void* in, void* inout, int64_t count) {
+  const NoCalls no_calls;
   const bool entered = enter_python([&] {
     // The Combination keeps what its function raises; left here is at most that memory is short.
     PyObject* const done = PyObject_CallMethod(

@@ -12,6 +12,12 @@
 #undef SWIG_PYTHON_THREAD_END_ALLOW
 #define SWIG_PYTHON_THREAD_BEGIN_ALLOW dt::python::Unlocked dt_unlocked
 #define SWIG_PYTHON_THREAD_END_ALLOW dt_unlocked.end()
+
+// Around what dt calls: the log sink alone.
+#undef SWIG_PYTHON_THREAD_BEGIN_BLOCK
+#define SWIG_PYTHON_THREAD_BEGIN_BLOCK \
+  const dt::python::NoCalls dt_no_calls; \
+  SWIG_Python_Thread_Block _swig_thread_block
 %}
 
 // The GIL is away in $action; it is taken back when the block of $action ends, also by a throw.

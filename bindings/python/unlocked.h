@@ -79,6 +79,25 @@ bool enter_python(F&& call) {
   return true;
 }
 
+/**
+ * While it lives, this thread is in a function of Python's that must not call dt, such as a log
+ * sink. The garbage collector may run there, on a thread of dt's that cannot end itself: see
+ * let_go() in _types.py. Made before the thread takes the GIL.
+ */
+class NoCalls {
+ public:
+  NoCalls() { ++depth(); }
+  ~NoCalls() { --depth(); }
+  NoCalls(const NoCalls&) = delete;
+  NoCalls& operator=(const NoCalls&) = delete;
+  static int& depth() {
+    static thread_local int count = 0;
+    return count;
+  }
+};
+/** may_call(): whether this thread may call dt. */
+inline PyObject* may_call(PyObject*, PyObject*) { return PyBool_FromLong(NoCalls::depth() == 0); }
+
 /** end_of_python(): called once, at exit, by the thread that ends Python. */
 inline PyObject* end_of_python(PyObject*, PyObject*) {
   Returning& state = returning();

@@ -6,7 +6,7 @@ from typing import Any, Dict
 
 from . import _raw
 from ._errors import invalid_state
-from ._types import Dtype, DtypeLike, Handle
+from ._types import Dtype, DtypeLike, Handle, let_go
 
 # By Dtype. NumPy has no bf16 and no 8-bit floats, so that they are their bits.
 _TYPESTRS = ("|i1", "|u1", "<i4", "<u4", "<i8", "<u8", "<f2", "<u2", "<f4", "<f8", "|b1", "<i2", "<u2", "|u1", "|u1")
@@ -73,6 +73,10 @@ class Memory(Region):
         self.close()
 
     def __del__(self) -> None:
+        if self.address != 0:
+            let_go(self._forget)
+
+    def _forget(self) -> None:
         try:
             self.close()
         except Exception:  # pylint: disable=broad-exception-caught

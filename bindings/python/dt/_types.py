@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Enumerations, records, and how times and lists travel to dt."""
 
+import _thread
 import dataclasses
 import enum
 import math
@@ -8,6 +9,7 @@ import struct
 from typing import (TYPE_CHECKING, Any, Callable, Iterable, List, NoReturn, Optional, Protocol,
                     Sequence, Tuple, Union)
 
+from . import _raw
 from ._errors import invalid
 
 if TYPE_CHECKING:
@@ -162,6 +164,18 @@ class Place:
     launcher: str
 
 
+def let_go(close: Callable[[], None]) -> None:
+    """What __del__ does. Where dt calls Python the garbage collector may run, also on a thread that the handle would
+    have to end: then a thread of its own closes it. It is started without a lock, which this thread may have."""
+    if _raw.may_call():
+        close()
+        return
+    try:
+        _thread.start_new_thread(close, ())
+    except RuntimeError:
+        pass  # no more threads, or Python ends: it stays open
+
+
 class Handle:
     """A handle of dt, dropped when the last one who needs it lets go."""
 
@@ -179,7 +193,8 @@ class Handle:
             self._destroy(number)
 
     def __del__(self) -> None:
-        self.close()
+        if self.number != 0:
+            let_go(self.close)
 
     def __reduce_ex__(self, _: Any) -> NoReturn:
         raise TypeError("a handle of dt cannot be copied or pickled")

@@ -144,7 +144,12 @@ class Work:
             _retire(handle)
 
     def __del__(self) -> None:
-        self.close()
+        if self._handle == 0:
+            return
+        if _raw.may_call():
+            self.close()
+        else:  # see let_go(); sweep() destroys it
+            _abandoned[self._handle] = () if self._keep is None else self._keep
 
     def __reduce_ex__(self, _: Any) -> NoReturn:
         raise TypeError("a work of dt cannot be copied or pickled")

@@ -5,13 +5,17 @@ import array
 import asyncio
 import gc
 import os
+import queue
 import sys
+import threading
 import unittest
+import unittest.mock
 import weakref
 
 sys.path.insert(0, os.path.dirname(__file__))
 import dt
-from ranks import dt_run, run_ranks
+from dt._types import Handle
+from ranks import LIMIT_S, dt_run, run_ranks
 
 COUNT = 6000  # several parts
 
@@ -141,6 +145,36 @@ class CombineTest(unittest.TestCase):
             return raised
         for size in (2, 3):
             self.assertGreaterEqual(sum(run_ranks(size, lambda job, comm: body(comm))), 1)
+
+    def test_what_the_function_forgets_is_closed_elsewhere(self):
+        closed, free = queue.SimpleQueue(), dt._raw.mem_free
+
+        def destroy(*args):
+            if args[1:]:
+                free(*args)
+            closed.put(threading.get_ident())
+
+        def body(comm):
+            work = comm.allreduce_async(mine(comm.rank))
+            work.wait()
+            number, ran_on, parked = work._handle, [], []
+            forgotten = [Handle(1, destroy), comm.alloc(4), work]
+            del work
+
+            def function(given, inout):
+                if forgotten:
+                    forgotten.clear()
+                    parked.append(number in dt._work._abandoned)
+                ran_on.append(threading.get_ident())
+                add(given, inout)
+            comm.allreduce(mine(comm.rank), op=function)
+            self.assertIn(parked, ([], [True]))  # it need not run on each rank
+            return ran_on
+        with unittest.mock.patch.object(dt._raw, "mem_free", destroy):
+            ran_on = run_ranks(2, lambda job, comm: body(comm))
+            closers = [closed.get(timeout=LIMIT_S) for _ in range(2 * sum(map(bool, ran_on)))]
+        self.assertTrue(closers)
+        self.assertFalse(set(closers) & set(sum(ran_on, [])))
 
     def test_wait_stream_over_host_memory_is_wait(self):
         def body(comm):

@@ -338,6 +338,45 @@ class Processes(unittest.TestCase):
         ranks[0].communicate(timeout=LIMIT_S)
 
 
+class Collected(unittest.TestCase):
+    def test_a_server_whose_own_thread_runs_the_garbage_collector(self):
+        run = python("-c", textwrap.dedent("""
+            import gc, socket, sys, threading
+            sys.path.insert(0, sys.argv[1])
+            import dt
+            from ranks import LIMIT_S, rank_config
+
+            gc.disable()
+            forgotten, collected, ended_on = threading.Event(), threading.Event(), []
+            class Cycle:
+                def __init__(self, thing): self.thing, self.me = thing, self
+                def __del__(self): ended_on.append(threading.get_ident())
+            def log(level, text):
+                if forgotten.is_set():
+                    gc.collect()
+                    collected.set()
+            config = dt.Config(settings={"job.id": "test", "job.world_size": 2, "log.level": "debug"})
+            config.set_log_sink(log)
+            server = dt.StoreServer(config)
+            port, jobs = server.port, [None, None]
+            def join(rank): jobs[rank] = dt.Job(rank_config(rank, 2, port))
+            threads = [threading.Thread(target=join, args=(rank,)) for rank in range(2)]
+            for thread in threads: thread.start()
+            for thread in threads: thread.join()
+            Cycle(server)
+            del server
+            forgotten.set()
+            for job in jobs: job.close()
+            assert collected.wait(LIMIT_S)
+            assert ended_on and threading.get_ident() not in ended_on
+            try:
+                while True: socket.create_connection(("127.0.0.1", port), LIMIT_S).close()
+            except ConnectionError:  # another thread has closed it
+                print("closed")
+            """), os.path.dirname(os.path.abspath(__file__)))
+        self.assertEqual((run.returncode, run.stdout, run.stderr), (0, "closed\n", ""))
+
+
 class Ends(unittest.TestCase):
     """Programs that let go of nothing end with 0 and without a word."""
 
