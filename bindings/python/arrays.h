@@ -74,7 +74,9 @@ PyObject* tuple_of(const long long (&numbers)[N], PyObject* last) {
 /** buffer(array, writable, what): (address, count, dtype, on_gpu, what keeps it so). */
 inline PyObject* buffer(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (!takes(count, 3)) return nullptr;
-  Buffer* const found = keeper_of(args[0], args[1] == Py_True, args[2]);
+  const int writable = PyObject_IsTrue(args[1]);  // comparing NumPy integers gives no Py_True
+  if (writable == -1) return nullptr;
+  Buffer* const found = keeper_of(args[0], writable == 1, args[2]);
   if (found == nullptr) return nullptr;
   return Py_BuildValue("(LLiNN)", found->address, found->count, found->dtype,
                        PyBool_FromLong(found->on_gpu), found);
@@ -83,7 +85,9 @@ inline PyObject* buffer(PyObject*, PyObject* const* args, Py_ssize_t count) {
 /** one(array, writable, what, on_gpu): its address twice, count, dtype, and what keeps it so. */
 inline PyObject* one(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (!takes(count, 4)) return nullptr;
-  Buffer* const found = keeper_on(args[0], args[1] == Py_True, args[2], args[3] == Py_True);
+  const int writable = PyObject_IsTrue(args[1]);
+  if (writable == -1) return nullptr;
+  Buffer* const found = keeper_on(args[0], writable == 1, args[2], args[3] == Py_True);
   if (found == nullptr) return nullptr;
   return tuple_of({found->address, found->address, found->count, found->dtype},
                   reinterpret_cast<PyObject*>(found));

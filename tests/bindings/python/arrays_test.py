@@ -13,6 +13,7 @@ from unittest import mock
 sys.path.insert(0, os.path.dirname(__file__))
 import dt
 from dt import _memory
+from ranks import run_ranks
 
 try:
     import numpy
@@ -72,6 +73,39 @@ class Plain(Case):
         result = bytearray(4)
         self.comm.allreduce(b"abcd", result)
         self.assertEqual(result, b"abcd")
+
+    def test_read_only_with_a_root_that_compares_as_numpys_integers(self):
+        class Root:
+            """Comparing it gives no bool."""
+
+            def __index__(self):
+                return 1
+
+            def __eq__(self, other):
+                return int(other == 1)
+
+            def __ne__(self, other):
+                return int(other != 1)
+
+        def body(_, comm):
+            given = b"abcd" if comm.rank == 1 else bytes(4)
+            if comm.rank == 0:
+                for call in (comm.broadcast, comm.broadcast_async):
+                    with self.assertRaisesRegex(dt.InvalidArgumentError, "the array is read-only"):
+                        call(given, Root())
+                self.assertEqual(given, bytes(4))
+                given = bytearray(4)
+            comm.broadcast(given, Root())
+            self.assertEqual(given, b"abcd")
+        run_ranks(2, body)
+
+        class NoTruth:
+            def __bool__(self):
+                raise LookupError("neither")
+        with self.assertRaisesRegex(LookupError, "neither"):
+            dt._raw.one(bytearray(4), NoTruth(), "broadcast", False)
+        with self.assertRaisesRegex(LookupError, "neither"):
+            dt._raw.buffer(bytearray(4), NoTruth(), "broadcast")
 
     def test_not_contiguous(self):
         self.assert_refused(memoryview(bytearray(8))[::2], "not contiguous")
