@@ -15,8 +15,14 @@ if TYPE_CHECKING:
 Value = Union[str, bytes, bytearray, memoryview]
 
 
-def _bytes(value: Value) -> Union[bytes, bytearray, memoryview]:
-    return value.encode() if isinstance(value, str) else value
+def _bytes(value: Value) -> Union[bytes, memoryview]:
+    if isinstance(value, str):
+        return value.encode()
+    try:
+        return memoryview(value)  # bytes() would take an int for a number of zeros
+    except TypeError:
+        raise TypeError(f"store: a value is of type {type(value).__name__}; give str, bytes or what has the buffer "
+                        "protocol") from None
 
 
 class Store:

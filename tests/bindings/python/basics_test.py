@@ -394,6 +394,12 @@ class StoreCalls(unittest.TestCase):
                     store.multi_set({wrong: b""})
             with self.assertRaisesRegex(dt.InvalidArgumentError, "give \\[key\\]"):
                 store.wait("key")
+            for call in (lambda: store.set("d", 3), lambda: store.compare_set("d", None, 3),
+                         lambda: store.compare_set("d", 3, b""), lambda: store.multi_set({"d": 3}),
+                         lambda: store.multi_set({"d": [1, 2]})):
+                with self.assertRaisesRegex(TypeError, "^store: a value is of type (int|list); give str, bytes or"):
+                    call()
+            self.assertEqual(store.multi_get(["d"]), [None])
 
 
 class Sampling(unittest.TestCase):
