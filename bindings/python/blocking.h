@@ -108,15 +108,16 @@ inline bool run_in_slices(Launch& launch, PyObject* keep) {
         launch.run(&work);
       }
       done = raw::work_wait(raw::number(work), kSliceMs);
+      if (done) dt_work_destroy(work);
     } catch (...) {
-      dt_work_destroy(work);
+      {
+        const Unlocked unlocked;
+        dt_work_destroy(work);
+      }
       raise_current();
       return false;
     }
-    if (done) {
-      dt_work_destroy(work);
-      return true;
-    }
+    if (done) return true;
     if (PyErr_CheckSignals() != 0) {
       abandon(raw::number(work), keep);
       return false;
