@@ -12,6 +12,7 @@
 
 #include "python/dlpack.h"
 #include "python/dtypes.h"
+#include "python/unlocked.h"
 
 namespace dt::python {
 
@@ -96,10 +97,10 @@ struct LentTensor {
 inline void end_lent(DLManagedTensor* managed) {
   auto* const lent = static_cast<LentTensor*>(managed->manager_ctx);
   if (Py_IsInitialized()) {  // else all of Python's objects are gone
-    const PyGILState_STATE state = PyGILState_Ensure();
-    --lent->region->exports;
-    Py_DECREF(lent->region);
-    PyGILState_Release(state);
+    (void)enter_python([&] {
+      --lent->region->exports;
+      Py_DECREF(lent->region);
+    });
   }
   delete lent;
 }

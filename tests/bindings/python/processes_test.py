@@ -482,6 +482,28 @@ class Ends(unittest.TestCase):
             reducer.finish()
     """ + run)
 
+    def test_a_tensor_that_another_thread_ends_while_python_ends(self):
+        run = python("-c", textwrap.dedent("""
+            import atexit, ctypes
+            def last():  # dt has let go of Python by now
+                libc, thread = ctypes.CDLL(None), ctypes.c_void_p()
+                assert libc.pthread_create(ctypes.byref(thread), None, deleter, tensor) == 0
+                assert libc.pthread_join(thread, None) == 0
+                print(memory.exports)
+            atexit.register(last)
+            import dt
+            memory = dt.Job().world().alloc(4)
+            capsule = memory.__dlpack__()
+            pointer = ctypes.pythonapi.PyCapsule_GetPointer
+            pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+            tensor = ctypes.c_void_p(pointer(capsule, b"dltensor"))
+            used = ctypes.create_string_buffer(b"used_dltensor")
+            assert ctypes.pythonapi.PyCapsule_SetName(ctypes.py_object(capsule), used) == 0
+            # The deleter is the last field of a DLManagedTensor: behind the DLTensor of 48 bytes and a pointer.
+            deleter = ctypes.c_void_p.from_address(tensor.value + 56)
+            """))
+        self.assertEqual((run.returncode, run.stdout, run.stderr), (0, "1\n", ""))
+
     def test_works_that_never_end(self):
         server = dt.StoreServer(dt.Config(settings={"job.id": "test", "job.world_size": 2}))
         self.addCleanup(server.close)
