@@ -177,9 +177,10 @@ class PsVariable:
     """A matrix of float32 on the servers: what Ps.variable() gives.
 
     Arrays are float32 in host memory, `rows` by `columns` elements, or as many rows as are named. Rows are an array
-    of int64 or a list, in any order; None: all. Each call without _async returns when it is done, and Ctrl-C ends
-    its waiting; the others give a Work, which can be awaited. Each first waits for room where more than queue_bytes
-    would be under way. Pushes of one thread take effect in their order.
+    of int64 or a list, in any order; None: all. Each call without _async returns when it is done; the others give a
+    Work, which can be awaited. Each first waits for room where more than queue_bytes would be under way, at most
+    timeout_ms; Ctrl-C takes effect after that wait, and ends the wait for the servers at once. Pushes of one thread
+    take effect in their order.
     """
 
     def __init__(self, ps: "Ps", number: int, name: str, rows: int, columns: int) -> None:
