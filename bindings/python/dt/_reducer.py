@@ -16,7 +16,7 @@ from ._errors import Error, invalid, invalid_state
 from ._hook import Hook, HookCalls
 from ._interruptible import Result, interruptible
 from ._memory import Gradient
-from ._types import Array, Dtype, DtypeLike, Handle, Rows, Stream, Unpacker, pack, stream_number
+from ._types import Array, Dtype, DtypeLike, Handle, Rows, Stream, Unpacker, integer, integers, pack, stream_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,9 @@ class Param:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", Dtype(self.dtype))
-        object.__setattr__(self, "shape", tuple(self.shape))
+        object.__setattr__(self, "count", integer("Param: count", self.count))
+        object.__setattr__(self, "uses", integer("Param: uses", self.uses))
+        object.__setattr__(self, "shape", tuple(integers("Param: shape", self.shape)))
 
 
 class Wire(enum.IntEnum):
@@ -129,15 +131,18 @@ def pack_model(what: str, params: Sequence[Param], options: Optional[ReducerOpti
         if len(given) not in (0, len(params)):
             raise invalid(f"{what}: options.{name} has {len(given)} elements; give one for each of {len(params)} "
                           "parameters")
+    option = f"{what}: options."
     parts: List[Any] = [bool(chosen.sum), bool(chosen.keep_plan), bool(chosen.find_unused),
-                        chosen.bucket_cap_bytes, chosen.first_bucket_bytes,
-                        bool(chosen.divide_by_users), int(chosen.wire),
+                        integer(option + "bucket_cap_bytes", chosen.bucket_cap_bytes),
+                        integer(option + "first_bucket_bytes", chosen.first_bucket_bytes),
+                        bool(chosen.divide_by_users), integer(option + "wire", chosen.wire),
                         struct.unpack("q", struct.pack("d", chosen.predivide))[0],
-                        bool(chosen.static_graph), int(chosen.tune_steps), len(chosen.order), *map(int, chosen.order),
-                        len(chosen.row_elements), *map(int, chosen.row_elements), len(places), *places]
+                        bool(chosen.static_graph), integer(option + "tune_steps", chosen.tune_steps),
+                        len(chosen.order), *integers(option + "order", chosen.order),
+                        len(chosen.row_elements), *integers(option + "row_elements", chosen.row_elements),
+                        len(places), *places]
     for each in params:
-        parts += [int(each.count), Dtype(each.dtype), int(each.uses), len(each.shape), *map(int, each.shape),
-                  each.name or ""]
+        parts += [each.count, Dtype(each.dtype), each.uses, len(each.shape), *each.shape, each.name or ""]
     return parts
 
 
@@ -154,7 +159,8 @@ class Reducer:
     def __init__(self, comm: Comm, params: Sequence[Param],
                  options: Optional[ReducerOptions] = None) -> None:
         params = list(params)
-        self._row_elements = [] if options is None else list(map(int, options.row_elements))
+        self._row_elements = [] if options is None else integers("Reducer: options.row_elements",
+                                                                 options.row_elements)
         places, kept = places_of([] if options is None else options.grads, params, comm._on_gpu)
         packed = pack(pack_model("Reducer", params, options, places))
 
@@ -270,6 +276,8 @@ class Reducer:
         """
         if len(rows) != len(self._params):
             raise invalid(f"Reducer.power_sgd: {len(rows)} rows for {len(self._params)} parameters; give one each")
+        what = "Reducer.power_sgd: "
+        seed = integer(what + "seed", seed)
         if not -2**63 <= seed < 2**64:
             raise invalid(f"Reducer.power_sgd: seed is {seed}; give an integer of 64 bits")
         if seed >= 2**63:
@@ -277,8 +285,8 @@ class Reducer:
         ratio = struct.unpack("q", struct.pack("d", min_compression))[0]
         with self._lock:
             _raw.reducer_power_sgd(self._handle, pack(
-                [rank, start_step, ratio, not error_feedback, not warm_start, seed, int(wire),
-                 *map(int, rows)]))
+                [integer(what + "rank", rank), integer(what + "start_step", start_step), ratio, not error_feedback,
+                 not warm_start, seed, integer(what + "wire", wire), *integers(what + "rows", rows)]))
             self._hook = None
 
     def save(self, path: Union[str, "os.PathLike[str]"]) -> None:

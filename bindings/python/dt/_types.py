@@ -5,6 +5,7 @@ import _thread
 import dataclasses
 import enum
 import math
+import operator
 import struct
 from typing import (TYPE_CHECKING, Any, Callable, Iterable, List, NoReturn, Optional, Protocol,
                     Sequence, Tuple, Union)
@@ -224,19 +225,34 @@ def stream_number(stream: Stream) -> int:
                   "object with cuda_stream or ptr")
 
 
+def integer(what: str, value: Any) -> int:
+    """An int of anything that is one, such as NumPy's; `what`: for the error."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} is {value!r}, of type {type(value).__name__}; give an integer") from None
+
+
+def integers(what: str, values: Iterable[Any]) -> List[int]:
+    """The same of a list."""
+    return [integer(f"{what}[{index}]", value) for index, value in enumerate(values)]
+
+
 def pack(items: Iterable[Union[str, bytes, int, None]]) -> bytes:
     """A list for _raw: numbers as they are, text and bytes after their size, None as absent."""
     packed = bytearray()
     for item in items:
         if item is None:
             packed += struct.pack("q", -1)
-        elif isinstance(item, int):
-            if not -1 << 63 <= item < 1 << 63:
-                raise invalid(f"the argument {item} does not fit in signed 64 bits; give one from -2**63 to 2**63 - 1")
-            packed += struct.pack("q", item)
-        else:
+        elif isinstance(item, (str, bytes)):
             data = item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item
             packed += struct.pack("q", len(data)) + data
+        else:
+            number = integer("an argument", item)
+            if not -1 << 63 <= number < 1 << 63:
+                raise invalid(f"the argument {number} does not fit in signed 64 bits; give one from -2**63 to "
+                              "2**63 - 1")
+            packed += struct.pack("q", number)
     return bytes(packed)
 
 

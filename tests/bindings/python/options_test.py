@@ -4,11 +4,13 @@
 import array
 import math
 import os
+import re
 import sys
 import unittest
 
 sys.path.insert(0, os.path.dirname(__file__))
 import dt
+from basics_test import Number
 from ranks import run_ranks
 
 
@@ -85,6 +87,31 @@ class Options(unittest.TestCase):
                     dt.Reducer(comm, one).power_sgd([0], seed=seed)
             for seed in ((1 << 64) - 1, 1 << 63, -(1 << 63)):
                 dt.Reducer(comm, one).power_sgd([0], seed=seed)
+
+    def test_integers_of_any_type_and_nothing_else(self):
+        options = dt.ReducerOptions
+        with dt.Job() as job, job.world() as comm:
+            one = [dt.Param(1)]
+            for name, call in {
+                    "Param: count": lambda number: dt.Param(number),
+                    "Param: uses": lambda number: dt.Param(1, uses=number),
+                    "Param: shape[1]": lambda number: dt.Param(1, shape=(1, number)),
+                    **{f"Reducer: options.{field}": lambda number, field=field: dt.Reducer(
+                        comm, one, options(**{field: number}))
+                       for field in ("bucket_cap_bytes", "first_bucket_bytes", "tune_steps", "wire")},
+                    **{f"Reducer: options.{field}[0]": lambda number, field=field: dt.Reducer(
+                        comm, one, options(**{field: [number]})) for field in ("order", "row_elements")},
+                    "Reducer.power_sgd: rows[0]": lambda number: dt.Reducer(comm, one).power_sgd([number]),
+                    **{f"Reducer.power_sgd: {field}": lambda number, field=field: dt.Reducer(comm, one).power_sgd(
+                        [0], **{field: number}) for field in ("rank", "start_step", "seed", "wire")}}.items():
+                with self.subTest(name):
+                    with self.assertRaisesRegex(TypeError, "^" + re.escape(f"{name} is 25.5, of type float; give")):
+                        call(25.5)
+            reducer = dt.Reducer(comm, [dt.Param(Number(4), uses=Number(1), shape=[Number(2), Number(2)])], options(
+                bucket_cap_bytes=Number(1024), first_bucket_bytes=Number(1024), order=[Number(0)],
+                row_elements=[Number(0)]))
+            self.assertEqual(reducer.statistics().bucket_cap_bytes, 1024)
+            reducer.power_sgd([Number(2)], rank=Number(1), start_step=Number(1), seed=Number(3))
 
     def test_the_name_is_in_messages(self):
         def body(_, comm):
