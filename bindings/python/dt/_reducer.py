@@ -182,7 +182,7 @@ class Reducer:
         self._borrowed_before: List[Any] = []  # a GPU may still be copying back to those
         self._watched: Dict[int, Any] = {}  # parameters that dt reads in finish()
         self._gradients: Dict[int, "weakref.ref[Gradient]"] = {}
-        self._hook: Optional[HookCalls] = None
+        self._hooks: Tuple[HookCalls, ...] = ()  # dt has one; more after a set_hook() that a signal ended
         self._keeps_places = True  # from step to step
         return self
 
@@ -258,10 +258,17 @@ class Reducer:
         that call; other ranks get an Error that names this one: a MismatchError or an AbortedError.
         """
         calls = None if hook is None else HookCalls(hook, self._on_gpu)
+        wanted = () if calls is None else (calls,)
         with self._lock:
-            _raw.reducer_set_hook(self._handle, 0 if calls is None else _raw.hook_function(),
-                                  0 if calls is None else id(calls))
-            self._hook = calls
+            before = self._hooks
+            self._hooks = before + wanted  # a signal may end this function before and after dt has changed it
+            try:
+                _raw.reducer_set_hook(self._handle, 0 if calls is None else _raw.hook_function(),
+                                      0 if calls is None else id(calls))
+            except Error:
+                self._hooks = before
+                raise
+            self._hooks = wanted
 
     def power_sgd(self, rows: Sequence[int], *, rank: int = 1, start_step: int = 0, min_compression: float = 2,
                   error_feedback: bool = True, warm_start: bool = True, seed: int = 0,
@@ -287,7 +294,7 @@ class Reducer:
             _raw.reducer_power_sgd(self._handle, pack(
                 [integer(what + "rank", rank), integer(what + "start_step", start_step), ratio, not error_feedback,
                  not warm_start, seed, integer(what + "wire", wire), *integers(what + "rows", rows)]))
-            self._hook = None
+            self._hooks = ()
 
     def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """Writes the errors that steps carry on (Wire.BITS8, PowerSGD) to a file in the layout of safetensors,
@@ -316,9 +323,10 @@ class Reducer:
         try:
             call(self._handle, *args)
         except Error:
-            if self._hook is not None and self._hook.error is not None:
-                error, self._hook.error = self._hook.error, None
-                raise error from None
+            for hook in self._hooks:
+                error, hook.error = hook.error, None
+                if error is not None:
+                    raise error from None
             raise
         finally:
             del owner
@@ -394,7 +402,13 @@ class Reducer:
                           f"the communicator is over {'GPUs' if self._on_gpu else 'host memory'}; give "
                           "an array of that kind")
         with self._lock:
-            _raw.reducer_watch(self._handle, index, address, count * Dtype(dtype).itemsize)
+            before = self._watched.get(index)
+            self._watched[index] = (before, keep)  # as in set_hook()
+            try:
+                _raw.reducer_watch(self._handle, index, address, count * Dtype(dtype).itemsize)
+            except Error:
+                self._watched[index] = before
+                raise
             self._watched[index] = keep
 
     def finish(self, *, stream: Stream = 0) -> None:
@@ -411,11 +425,11 @@ class Reducer:
             try:
                 self._hooked(_raw.reducer_finish, stream_number(stream))
             except Error:
-                if self._hook is not None:
-                    self._hook.forget()
+                for hook in self._hooks:
+                    hook.forget()
                 raise
-            if self._hook is not None:
-                self._hook.end_step()
+            for hook in self._hooks:
+                hook.end_step()
             self._borrowed_before = self._borrowed if self._on_gpu else []
             self._borrowed = []
 

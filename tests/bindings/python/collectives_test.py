@@ -9,6 +9,8 @@ import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
+import weakref
 
 sys.path.insert(0, os.path.dirname(__file__))
 import dt
@@ -445,6 +447,61 @@ class Reducers(unittest.TestCase):
                         reducer.ready(0, weight)
                         reducer.finish()
         run_ranks(2, body)
+
+    def test_a_signal_leaves_dt_nothing_that_is_gone(self):
+        class Values(array.array):
+            """One that can be watched."""
+
+        def interrupted(name, call):
+            real = getattr(dt._raw, name)
+
+            def called(*args):
+                real(*args)
+                raise KeyboardInterrupt
+            with unittest.mock.patch.object(dt._raw, name, called), self.assertRaises(KeyboardInterrupt):
+                call()
+            gc.collect()
+
+        with dt.Job(dt.Config(settings={"reducer.check_steps": 1})) as job, \
+                dt.Reducer(job.world(), [dt.Param(4)]) as reducer:
+            calls = []
+
+            def step():
+                reducer.ready(0, array.array("f", [1] * 4))
+                reducer.finish()
+                said, calls[:] = list(calls), []
+                return said
+
+            def hook(name):
+                return lambda bucket, stage: calls.append(name)
+            first, second = hook("first"), hook("second")
+            alive = [weakref.ref(first), weakref.ref(second)]
+            reducer.set_hook(first)
+            interrupted("reducer_set_hook", lambda: reducer.set_hook(second))
+            del first, second
+            gc.collect()
+            self.assertNotIn(None, [each() for each in alive])  # one of both is dt's
+            self.assertEqual(step(), ["second"])
+            interrupted("reducer_set_hook", lambda: reducer.set_hook(None))
+            self.assertEqual(step(), [])
+            with self.assertRaises(dt.InvalidArgumentError), \
+                    unittest.mock.patch.object(reducer, "_handle", 0):
+                reducer.set_hook(hook("refused"))
+            reducer.set_hook(None)
+            gc.collect()
+            self.assertEqual([each() for each in alive], [None, None])
+
+            watched = [Values("f", [1] * 4) for _ in range(2)]
+            alive = [weakref.ref(each) for each in watched]
+            reducer.watch(0, watched[0])
+            interrupted("reducer_watch", lambda: reducer.watch(0, watched[1]))
+            watched.clear()
+            gc.collect()
+            self.assertNotIn(None, [each() for each in alive])
+            step()
+            reducer.watch(0, None)
+            gc.collect()
+            self.assertEqual([each() for each in alive], [None, None])
 
     def test_power_sgd(self):
         def body(_, comm):
