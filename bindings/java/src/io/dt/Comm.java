@@ -182,7 +182,7 @@ public final class Comm extends Collectives {
    *     error is that of the first that failed
    */
   public Work groupEndAsync() {
-    return new Work(call(state::endGroupAsync));
+    return call(state::endGroupAsync);
   }
 
   /**

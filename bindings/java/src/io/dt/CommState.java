@@ -168,10 +168,12 @@ final class CommState {
     if (first != null) throw first;
   }
 
-  Pending endGroupAsync(long comm) {
+  Work endGroupAsync(long comm) {
     Pending whole;
+    Work work;
     synchronized (lock) {
       whole = new Pending(members);
+      work = new Work(whole);
       ended.removeIf(each -> each.whole.poll());
       ended.add(new Ended(generation + 1, whole));
       boolean begun = false;
@@ -188,7 +190,7 @@ final class CommState {
       leave();
     }
     outstanding.add(whole);
-    return whole;
+    return work;
   }
 
   /** With the lock held: no group is open any more. */

@@ -3,9 +3,8 @@ package io.dt;
 
 import io.dt.raw.Raw;
 import io.dt.raw.Upcall;
+import java.lang.ref.Reference;
 import java.lang.ref.WeakReference;
-import java.util.HashMap;
-import java.util.Map;
 
 /** What dt calls for a {@link BucketHook}, on a thread inside ready, unused or finish. */
 final class HookCalls extends Upcall {
@@ -20,25 +19,21 @@ final class HookCalls extends Upcall {
 
   HookCalls(BucketHook hook) {
     this.hook = new WeakReference<>(hook);
+    Pending.HOOKS.incrementAndGet();
   }
 
   @Override
   public int call(long bucket, long stage, long outWork) {
-    Map<Pending, Long> shares = new HashMap<>();
-    Pending.SHARES.set(shares);
+    Work work = null;
     try {
-      Work work = hook.get().reduce(Bucket.at(bucket), (int) stage);
-      if (work != null) {
-        Long own = shares.remove(work.pending());
-        Raw.bucket_give(outWork, own != null ? own : Raw.work_share(work.pending().handle()));
-      }
+      work = hook.get().reduce(Bucket.at(bucket), (int) stage);
+      if (work != null) Raw.bucket_give(outWork, Raw.work_share(work.pending().handle()));
       return 0;
     } catch (Throwable e) {
       thrown = e;
       return Status.ABORTED.number();
     } finally {
-      Pending.SHARES.remove();
-      shares.values().forEach(Raw::work_destroy);
+      Reference.reachabilityFence(work);
     }
   }
 
@@ -53,6 +48,8 @@ final class HookCalls extends Upcall {
 
   /** Null: none. */
   static void delete(HookCalls one) {
-    if (one != null) one.delete();
+    if (one == null) return;
+    Pending.HOOKS.decrementAndGet();
+    one.delete();
   }
 }

@@ -3,24 +3,21 @@ package io.dt;
 
 import io.dt.raw.Raw;
 import java.util.List;
-import java.util.Map;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 
 /**
  * An operation under way, with the tensors that dt uses until it is done. Whoever sees its end sets
  * the outcome; its handle is destroyed afterwards, so a call that loses against that finds the
- * outcome. The value is null, DONE, or the DtException of a failure.
+ * outcome. While a hook is set the handle stays as long as the work, which the hook may return. The
+ * value is null, DONE, or the DtException of a failure.
  */
 final class Pending extends AtomicReference<Object> {
   private static final long serialVersionUID = 1L;
   private static final Object DONE = new Object();
-  /**
-   * On a thread that runs a reducer's hook: another handle of each work that it issues, since the
-   * first may be gone with the operation before the hook gives it away. Else nothing.
-   */
-  static final ThreadLocal<Map<Pending, Long>> SHARES = new ThreadLocal<>();
-
+  /** How many hooks of reducers are set: each may return works whose operations have ended. */
+  static final AtomicInteger HOOKS = new AtomicInteger();
 
   final transient CompletableFuture<Void> future = new CompletableFuture<>();
   /** Whether it may end before an operation that was called earlier. */
@@ -32,6 +29,8 @@ final class Pending extends AtomicReference<Object> {
   /** Of a group: its operations that were called without a work. */
   private final transient List<Pending> members;
   private transient long handle;
+  /** Null once it has ended. */
+  transient Work work;
   /** Must not go to the garbage collector meanwhile, which would abort this; null: none. */
   transient Handle by;
   /** In a list of {@link Outstanding}. */
@@ -58,13 +57,6 @@ final class Pending extends AtomicReference<Object> {
 
   void issued(long work) {
     handle = work;
-    Map<Pending, Long> shares = SHARES.get();
-    if (shares == null) return;
-    try {
-      shares.put(this, Raw.work_share(work));
-    } catch (DtException e) {
-      // No handle is left; the first one may still be there when it is given away.
-    }
   }
 
   /** Whether it has ended, well or not. */
@@ -145,7 +137,13 @@ final class Pending extends AtomicReference<Object> {
   /** The end, once: only of what poll() found ended, and by who took it off the list. */
   void finish() {
     letGo();
-    Raw.work_destroy(handle);
+    long number = handle;
+    if (HOOKS.get() == 0) {
+      Raw.work_destroy(number);
+    } else {
+      Handle.CLEANER.register(work, () -> Raw.work_destroy(number));
+    }
+    work = null;
     DtException failure = failure();
     if (failure == null) {
       future.complete(null);

@@ -21,6 +21,7 @@ public final class Work implements AutoCloseable {
 
   Work(Pending pending) {
     this.pending = pending;
+    pending.work = this;
   }
 
   /**

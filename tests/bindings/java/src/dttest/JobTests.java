@@ -37,6 +37,7 @@ import io.dt.Store;
 import io.dt.StoreServer;
 import io.dt.Tensor;
 import io.dt.Wire;
+import io.dt.Work;
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
 import java.nio.ByteBuffer;
@@ -50,6 +51,7 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 
@@ -66,6 +68,8 @@ final class JobTests {
     test("passes and parts are summed", () -> Ranks.run(2, (job, world) -> accumulate(world)));
     test("the wire, users and the norm", () -> Ranks.run(2, (job, world) -> norm(world)));
     test("a function reduces the buckets", () -> Ranks.run(2, (job, world) -> hook(world)));
+    test("a hook returns works that have ended", () ->
+        Ranks.run(2, (job, world) -> endedWorks(world)));
     test("PowerSGD", () -> Ranks.run(2, (job, world) -> powerSgd(world)));
     test("errors of 8 bits", () -> Ranks.run(2, (job, world) -> errors(world)));
     test("a gradient as rows", () -> Ranks.run(2, (job, world) -> rows(world)));
@@ -380,6 +384,62 @@ final class JobTests {
             text);
       }
     }
+  }
+
+  /** Whoever has issued them, and whenever. */
+  private static void endedWorks(Comm world) throws Exception {
+    List<Param> params = List.of(new Param("p", 2, DataType.F32));
+    try (Reducer reducer = new Reducer(world, params)) {
+      reducer.setHook(
+          (bucket, stage) -> {
+            if (stage == 1) return null;
+            Work work =
+                CompletableFuture.supplyAsync(() -> world.allReduceAsync(bucket.data())).join();
+            work.future().join();
+            return work;
+          });
+      equal(step(reducer), 2f);
+      Work[] both = new Work[2];
+      reducer.setHook(
+          (bucket, stage) -> {
+            for (int i = 0; stage == 0 && i < 2; i++) {
+              both[i] = world.allReduceAsync(bucket.data());
+            }
+            if (stage == 0) both[1].future().join();
+            return stage == 2 ? null : both[stage];
+          });
+      equal(step(reducer), 4f);
+      reducer.setHook(
+          (bucket, stage) -> {
+            if (stage == 1) return null;
+            world.groupBegin();
+            world.allReduce(bucket.data());
+            Work work = world.groupEndAsync();
+            work.future().join();
+            return work;
+          });
+      equal(step(reducer), 2f);
+      try (Reducer inner = new Reducer(world, params)) {
+        inner.setHook((bucket, stage) -> null);
+        reducer.setHook(
+            (bucket, stage) -> {
+              if (stage == 1) return null;
+              Work work = world.allReduceAsync(bucket.data());
+              step(inner);
+              work.future().join();
+              return work;
+            });
+        equal(step(reducer), 2f);
+      }
+    }
+  }
+
+  /** Each rank gives 1. */
+  private static float step(Reducer reducer) {
+    FloatBuffer gradient = floats(2).put(0, 1);
+    reducer.ready(0, Tensor.of(gradient));
+    reducer.finish();
+    return gradient.get(0);
   }
 
   private static void reduce(Comm world, boolean inPlace) {
