@@ -13,6 +13,8 @@ namespace Dt
         // Groups that have ended, and whose operations are under way.
         readonly List<Ended> ended = new List<Ended>();
         int turns;  // odd: inside a group
+        // Held by what begins or ends a group, around the lock of this: a failed end closes no other group.
+        readonly object changing = new object();
 
         struct Ended
         {
@@ -64,13 +66,11 @@ namespace Dt
 
         internal void Begin(Comm comm)
         {
+            CheckOutside();  // at once, where another thread is ending a group
+            lock (changing)
             lock (this)
             {
-                if (IsInside(turns))
-                {
-                    throw DtException.Make(new ErrorParts(Status.InvalidState,
-                        "GroupBegin: inside a group, or one that is being ended; end it before"));
-                }
+                CheckOutside();
                 Volatile.Write(ref turns, turns + 1);
                 try
                 {
@@ -84,20 +84,35 @@ namespace Dt
             }
         }
 
+        void CheckOutside()
+        {
+            if (!IsInside(Turns)) return;
+            throw DtException.Make(new ErrorParts(Status.InvalidState,
+                "GroupBegin: inside a group, or one that is being ended; end it before"));
+        }
+
         internal void End(Comm comm)
         {
-            try
+            Combination[] customs;
+            lock (changing)
             {
-                Raw.Native.group_end(comm);
+                try
+                {
+                    Raw.Native.group_end(comm);
+                }
+                catch (DtException error)
+                {
+                    if (Ends(error)) Close();
+                    throw;
+                }
+                customs = Close();
             }
-            catch (DtException error)
-            {
-                // These say that this call ended no group.
-                if (error.Status != Status.InvalidState && error.Status != Status.InvalidArgument) Close();
-                throw;
-            }
-            foreach (Combination custom in Close()) Combination.Check(custom);
+            foreach (Combination custom in customs) Combination.Check(custom);
         }
+
+        /// Whether a group that is open has ended with this, as after Job.Leave. Not through a communicator
+        /// that was disposed of.
+        static bool Ends(DtException error) => error.Status != Status.InvalidArgument;
 
         /// Without waiting: the work of the group takes over what is held.
         internal Pending EndAsync(Comm comm)
@@ -105,6 +120,7 @@ namespace Dt
             Completions.Prepare();
             Pending whole = new Pending(comm, comm.channel);
             whole.overtakes = true;
+            lock (changing)
             lock (this)
             {
                 Ended one = new Ended();
@@ -122,7 +138,7 @@ namespace Dt
                 catch (DtException failure)
                 {
                     ended.RemoveAt(ended.Count - 1);
-                    if (failure.Status != Status.InvalidState && failure.Status != Status.InvalidArgument) Close();
+                    if (Ends(failure)) Close();
                     throw;
                 }
                 held.Clear();

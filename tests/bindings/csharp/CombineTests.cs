@@ -206,18 +206,12 @@ static class CombineTests
         Suite.Check(foreign > 0, "another thread has called the function");
     }
 
-    /// Mono's collector takes what lies on a stack for a reference. Threads that wait may keep a few so, of however many
-    /// there were.
     static void Gone(Ranks each)
     {
         WeakReference[] states = new WeakReference[40];
         for (int i = 0; i < states.Length; ++i) states[i] = Forgotten(each);
         each.world.BarrierAsync().Wait();
-        Suite.WaitFor(() =>
-        {
-            Suite.Collect();
-            return Array.FindAll(states, state => state.IsAlive).Length <= 12;
-        }, "nobody keeps the functions");
+        Suite.WaitForGarbage(states, "the functions");
     }
 
     [MethodImpl(MethodImplOptions.NoInlining)]

@@ -32,6 +32,7 @@ static class CoreTests
         Suite.Add("core: split, world ranks and timeouts", Splits);
         Suite.Add("core: groups of sends and receives", Groups);
         Suite.Add("core: a group is that of all handles of a communicator", SameGroup);
+        Suite.Add("core: a group that ends after its job", () => Ranks.Run(2, GroupAfterLeave));
         Suite.Add("core: the log sink receives and may throw", LogSink);
         Suite.Add("core: memory of the communicator", MemoryOfComm);
     }
@@ -367,6 +368,27 @@ static class CoreTests
         Suite.Collect();
         first.GroupEnd();
         Suite.Equal(3, sum[0], "sum");
+    }
+
+    static void GroupAfterLeave(Ranks each)
+    {
+        WeakReference[] arrays = new WeakReference[40];
+        Thread other = new Thread(() =>  // whose stack keeps nothing
+        {
+            for (int i = 0; i < arrays.Length; ++i)
+            {
+                int[] array = new int[1];
+                arrays[i] = new WeakReference(array);
+                each.world.AllReduce(array);
+            }
+        });
+        each.world.GroupBegin();
+        other.Start();
+        other.Join();
+        each.job.StoreBarrier("in the group");
+        each.job.Leave();
+        Suite.Throws<DtInvalidStateException>(() => each.world.GroupEnd(), "Leave was called");
+        Suite.WaitForGarbage(arrays, "the arrays of the group");
     }
 
     static void GroupWork(Ranks each, int peer)

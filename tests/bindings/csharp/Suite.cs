@@ -83,6 +83,14 @@ static class Suite
         }
     }
 
+    /// Mono's collector takes what lies on a stack for a reference. Threads that wait may keep a few so, of however many
+    /// there were.
+    internal static void WaitForGarbage(WeakReference[] objects, string what) => WaitFor(() =>
+    {
+        Collect();
+        return Array.FindAll(objects, each => each.IsAlive).Length <= 12;
+    }, "nobody keeps " + what);
+
     internal static void WaitFor(Func<bool> condition, string what)
     {
         DateTime deadline = DateTime.UtcNow.AddSeconds(60);
