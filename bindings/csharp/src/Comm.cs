@@ -186,7 +186,8 @@ namespace Dt
             Call call = new Call(this, kind, send, recv, op, peer, sendBlocks, recvBlocks);
             if (named != null) named.CheckWaits(kind);
             Pin sendPin = new Pin(), recvPin = new Pin();
-            int turn = group.Turns;
+            // What is submitted by name takes no part in groups of the communicator.
+            int turn = named != null ? 0 : group.Turns;
             bool inside = GroupState.IsInside(turn), held = false;
             if (inside && !lasting)
             {
@@ -205,7 +206,7 @@ namespace Dt
                         sendPin = recvPin = new Pin();
                         return;
                     }
-                    if (!inside) group.Settle(turn);
+                    if (!inside && named == null) group.Settle(turn);
                 }
                 finally
                 {

@@ -18,6 +18,7 @@ static class NamedTests
             Suite.Add("named: all kinds in an order of each rank, " + size + " ranks", () => Ranks.Run(size, Kinds));
         Suite.Add("named: tasks and groups", () => Ranks.Run(2, Groups));
         Suite.Add("named: what is dropped goes on", () => Ranks.Run(2, Dropped));
+        Suite.Add("named: a call that waits while a group begins", () => Ranks.Run(2, BesideGroup));
         Suite.Add("named: join and report", () => Ranks.Run(2, Join));
         Suite.Add("named: what is refused", () => Ranks.Run(2, Refusals));
         Suite.Add("outer: the mean of the parameters, and DiLoCo", () => Ranks.Run(2, OuterValues));
@@ -132,6 +133,29 @@ static class NamedTests
             return !array.IsAlive;
         }, "it is let go of");
         each.job.StoreSet("seen", new byte[0]);
+    }
+
+    static void BesideGroup(Ranks each)
+    {
+        using (Named named = new Named(each.world))
+        {
+            int[] value = { 1 + each.rank };
+            if (each.rank == 1)
+            {
+                each.job.StoreWait(new[] { "grouped" });
+                named.Under("x").AllReduce(value);
+                return;
+            }
+            Thread other = new Thread(() => named.Under("x").AllReduce(value));
+            other.IsBackground = true;
+            other.Start();
+            Suite.WaitFor(() => named.Report(limit).Contains("\"x\""), "it waits for rank 1");
+            each.world.GroupBegin();
+            each.job.StoreSet("grouped", new byte[0]);
+            Suite.Check(other.Join(limit), "the group does not concern it");
+            Suite.Equal(3, value[0], "sum");
+            each.world.GroupEnd();
+        }
     }
 
     static void Join(Ranks each)
