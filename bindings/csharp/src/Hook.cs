@@ -45,7 +45,7 @@ namespace Dt
         internal HookCalls(Func<Bucket, int, Work> function)
         {
             this.function = function;
-            upcall = new Upcall(Run);
+            upcall = new Upcall(Run, true);  // the function may refer to the reducer, whose handle keeps this
         }
 
         internal long Number => upcall.Number;

@@ -20,19 +20,22 @@ namespace Dt
         static long queue;  // this domain's, native code's
         static Thread thread;
 
-        GCHandle function;
+        readonly Func<long, long, long, int> function;
+        GCHandle self;
 
-        internal Upcall(Func<long, long, long, int> function)
+        /// `weak`: this is not kept for native code. Once it is garbage, calls give ABORTED.
+        internal Upcall(Func<long, long, long, int> function, bool weak = false)
         {
             lock (gate) Start();
-            this.function = GCHandle.Alloc(function);
+            this.function = function;
+            self = GCHandle.Alloc(this, weak ? GCHandleType.Weak : GCHandleType.Normal);
             try
             {
-                Number = Raw.Native.upcall_create(queue, GCHandle.ToIntPtr(this.function).ToInt64());
+                Number = Raw.Native.upcall_create(queue, GCHandle.ToIntPtr(self).ToInt64());
             }
             catch
             {
-                this.function.Free();
+                self.Free();
                 throw;
             }
         }
@@ -46,11 +49,14 @@ namespace Dt
             if (Number == 0) return;
             Raw.Native.upcall_destroy(Number);
             Number = 0;
-            function.Free();
+            self.Free();
         }
 
-        static int Enter(long id, long first, long second, long third) =>
-            ((Func<long, long, long, int>)GCHandle.FromIntPtr(new IntPtr(id)).Target)(first, second, third);
+        static int Enter(long id, long first, long second, long third)
+        {
+            Upcall one = (Upcall)GCHandle.FromIntPtr(new IntPtr(id)).Target;
+            return one == null ? (int)Status.Aborted : one.function(first, second, third);
+        }
 
         static void Start()
         {

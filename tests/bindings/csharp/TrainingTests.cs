@@ -21,6 +21,7 @@ static class TrainingTests
         Suite.Add("training: the wire, users and the norm", () => Ranks.Run(2, Norm));
         Suite.Add("training: a function reduces the buckets", () => Ranks.Run(2, Hooked));
         Suite.Add("training: a failed step keeps no works of its function", () => Ranks.Run(2, HookFails));
+        Suite.Add("training: forgotten reducers and their functions", ForgottenHooks);
         Suite.Add("training: PowerSGD", () => Ranks.Run(2, Compressed));
         Suite.Add("training: errors of 8 bits", () => Ranks.Run(2, Errors));
         Suite.Add("training: what a rank does not use", () => Ranks.Run(2, Unused));
@@ -343,6 +344,34 @@ static class TrainingTests
         Suite.Check(failure is TimeZoneNotFoundException, "what the hook has thrown: " + failure);
         Suite.Equal(works.Length, count, "buckets");
         return reducer;
+    }
+
+    static void ForgottenHooks() => Ranks.Alone((job, world) =>
+    {
+        WeakReference[] reducers = new WeakReference[40];
+        Thread other = new Thread(() =>  // whose stack keeps nothing
+        {
+            for (int i = 0; i < reducers.Length; ++i) reducers[i] = HookOfItsReducer(world);
+        });
+        other.Start();
+        other.Join();
+        Suite.WaitForGarbage(reducers, "the reducers");
+    });
+
+    static WeakReference HookOfItsReducer(Comm world)
+    {
+        Reducer reducer = new Reducer(world, new[] { new Param(1) });
+        int called = 0;
+        reducer.SetHook((bucket, stage) =>
+        {
+            called += reducer.Bucket(0) + 1;
+            return null;
+        });
+        Suite.Collect();
+        reducer.Ready(0, new float[1]);
+        reducer.Finish();
+        Suite.Equal(1, called, "calls");
+        return new WeakReference(reducer);
     }
 
     static void Hooked(Ranks each)
