@@ -130,6 +130,12 @@ public class DtException extends RuntimeException {
         new Data(Status.INVALID_ARGUMENT.number(), -1, "", 0, "", -1, message, null));
   }
 
+  /** Of a call that the operating system has refused this layer. */
+  static SystemException system(String message, Throwable cause) {
+    return new SystemException(
+        new Data(Status.SYSTEM.number(), -1, "", 0, "", -1, message, cause));
+  }
+
   /** The error of an operation whose Combine threw. */
   static InvalidArgumentException thrown(String method, Throwable cause) {
     return new InvalidArgumentException(

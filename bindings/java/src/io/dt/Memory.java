@@ -69,10 +69,11 @@ final class Memory {
 
   /** A buffer is a user until no view of it can be reached. The caller has retained it. */
   ByteBuffer buffer(long address, int bytes) {
-    ByteBuffer root = foreign(address, bytes);
-    if (root == null) {
-      release();
-      throw onDevice("Tensor.buffer");
+    ByteBuffer root = null;
+    try {
+      root = foreign("Tensor.buffer", address, bytes);
+    } finally {
+      if (root == null) release();
     }
     return leased(root, this::release);
   }
@@ -83,10 +84,11 @@ final class Memory {
     int size = Checks.size(method, bytes);
     Handle.State state = handle.state();
     if (!state.retain()) throw new ClosedException(handle.getClass().getSimpleName(), null);
-    ByteBuffer root = foreign(address, size);
-    if (root == null) {
-      state.release();
-      throw onDevice(method);
+    ByteBuffer root = null;
+    try {
+      root = foreign(method, address, size);
+    } finally {
+      if (root == null) state.release();
     }
     return leased(
         root,
@@ -97,20 +99,29 @@ final class Memory {
   }
 
   /** A view of a buffer over foreign memory, which is given back when no view can be reached. */
-  static ByteBuffer leased(ByteBuffer root, Runnable giveBack) {
+  private static ByteBuffer leased(ByteBuffer root, Runnable giveBack) {
     Handle.CLEANER.register(root, giveBack);
     return root.duplicate().order(ByteOrder.nativeOrder()); // which keeps the root reachable
   }
 
-  /** Null where this process cannot read it, as on a GPU. */
-  static ByteBuffer foreign(long address, int bytes) {
-    if (bytes > 0 && !Raw.readable(address)) return null;
+  /** Refuses what this process cannot read, as on a GPU. */
+  private static ByteBuffer foreign(String method, long address, int bytes) {
+    if (bytes > 0 && !readable(method, address)) {
+      throw Checks.refused(
+          method, "the memory", "is a GPU's", "take its address for a library that can use it");
+    }
     return (ByteBuffer) Raw.direct(address, bytes);
   }
 
-  static InvalidArgumentException onDevice(String method) {
-    return Checks.refused(
-        method, "the memory", "is a GPU's", "take its address for a library that can use it");
+  private static boolean readable(String method, long address) {
+    try {
+      return Raw.readable(address);
+    } catch (RuntimeException e) {
+      throw DtException.system(
+          method + ": the pipe that checks whether this process can read the memory cannot be made: "
+              + e.getMessage() + "; close files, or raise their limit (ulimit -n)",
+          e);
+    }
   }
 
   private void free() {

@@ -16,11 +16,14 @@ import io.dt.PeerLostException;
 import io.dt.Reducer;
 import io.dt.Sampler;
 import io.dt.StoreServer;
+import io.dt.SystemException;
 import io.dt.Tensor;
 import io.dt.Work;
 import java.io.BufferedReader;
 import java.io.File;
+import java.io.FileInputStream;
 import java.io.IOException;
+import java.io.InputStream;
 import java.lang.management.ManagementFactory;
 import java.lang.reflect.Method;
 import java.net.URL;
@@ -56,12 +59,19 @@ final class ProcessTests {
     test("a jar of jars has a place for each file", ProcessTests::ownPaths);
     test("two class loaders", ProcessTests::classLoaders);
     test("the loader says what it tried", ProcessTests::loader);
+    test("without files a buffer is refused, and keeps nothing", ProcessTests::withoutFiles);
     test("waiting for no work may be the first call", ProcessTests::awaitFirst);
   }
 
   /** This program again, on the same class or module path. */
   private static Process start(List<String> options, String... arguments) throws IOException {
-    List<String> command = new ArrayList<>();
+    return start("exec", options, arguments);
+  }
+
+  /** Behind a command of the shell. */
+  private static Process start(String before, List<String> options, String... arguments)
+      throws IOException {
+    List<String> command = new ArrayList<>(List.of("sh", "-c", before + " \"$@\"", "sh"));
     command.add(Path.of(System.getProperty("java.home"), "bin", "java").toString());
     command.addAll(List.of("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"));
     command.addAll(options);
@@ -217,6 +227,13 @@ final class ProcessTests {
     }
   }
 
+  private static void withoutFiles() throws Exception {
+    Process process = start("ulimit -n 256; exec", List.of(), "files");
+    int status = end(process);
+    equal(rest(process.getErrorStream()), "");
+    equal(status, 0);
+  }
+
   private static void awaitFirst() throws Exception {
     Process process = start(List.of(), "await");
     equal(end(process), 0);
@@ -243,6 +260,7 @@ final class ProcessTests {
         case "victim": wait(Integer.parseInt(arguments[2])); break;
         case "load": load(); break;
         case "await": awaitNothing(); break;
+        case "files": useAllFiles(); break;
         default: leaveOpen(arguments[1]); break;
       }
     }
@@ -275,6 +293,48 @@ final class ProcessTests {
       } catch (InvalidArgumentException e) {
         System.out.println(reduced());
       }
+    }
+
+    private static void useAllFiles() throws Exception {
+      long count = 64 << 20;
+      List<Param> params = List.of(new Param("w", count, DataType.U8));
+      try (Job job = Job.init(); Comm comm = job.world()) {
+        Tensor memory = comm.allocate(count, DataType.U8);
+        Reducer reducer = new Reducer(comm, params);
+        long[] addresses = {memory.address(), reducer.gradientAddress(0)};
+        List<InputStream> files = new ArrayList<>();
+        Check.thrown(
+            IOException.class,
+            () -> {
+              for (;;) files.add(new FileInputStream("/dev/null"));
+            });
+        try {
+          Check.thrown(
+              SystemException.class, memory::buffer, "Tensor.buffer: ", "Too many open files",
+              "ulimit -n");
+          Check.thrown(
+              SystemException.class, () -> reducer.gradient(0), "Reducer.gradient: ",
+              "Too many open files");
+        } finally {
+          for (InputStream each : files) each.close();
+        }
+        for (long each : addresses) that(mapped(each), "it is there");
+        reducer.close();
+        memory.close();
+        for (long each : addresses) that(!mapped(each), "nobody keeps it");
+        job.leave();
+      }
+    }
+
+    private static boolean mapped(long address) throws IOException {
+      for (String line : Files.readAllLines(Path.of("/proc/self/maps"))) {
+        String[] range = line.substring(0, line.indexOf(' ')).split("-");
+        if (Long.parseUnsignedLong(range[0], 16) <= address
+            && address < Long.parseUnsignedLong(range[1], 16)) {
+          return true;
+        }
+      }
+      return false;
     }
 
     private static void survive(int port) throws Exception {
