@@ -128,7 +128,12 @@ public final class Ps extends Handle {
 
   void watch() {
     if (watched) return;
-    CompletionPoller.watch(workFd());
+    try {
+      CompletionPoller.watch(workFd());
+    } catch (RuntimeException e) {
+      number(); // throws where another thread has closed this meanwhile, and its eventfd with it
+      throw e;
+    }
     watched = true;
   }
 }
