@@ -12,10 +12,13 @@ namespace Dt
         {
             { "dt_init", "Job" }, { "dt_finalize", "Leave" }, { "dt_comm_world", "World" },
             { "dt_comm_create", "CreateComm" },
-            { "dt_rank_info", "Place" }, { "dt_job_stats", "Statistics" }, { "dt_mem_alloc", "Allocate" },
+            { "dt_rank_info", "Place" }, { "dt_job_stats", "Statistics" },
+            { "dt_job_kind_stats", "Statistics" }, { "dt_job_peer_stats", "PeerStatistics" },
+            { "dt_mem_alloc", "Allocate" }, { "dt_mem_free", "Dispose" },
+            { "dt_work_fd", "WorkFd" }, { "dt_work_error_info", "Error" }, { "dt_work_share", "SetHook" },
             { "dt_reducer_grad", "Gradient" }, { "dt_reducer_stats", "Statistics" },
             { "dt_sampler_create", "Sampler" }, { "dt_reducer_create", "Reducer" },
-            { "dt_config_create", "Config" }, { "dt_store_serve", "StoreServer" },
+            { "dt_config_create", "Config" }, { "dt_store_serve", "StoreServer" }, { "dt_store_server_port", "Port" },
             { "dt_shard_create", "Shard" }, { "dt_shard_param", "Parameter" },
             { "dt_shard_full_grad", "FullGradient" },
             { "dt_optimizer_adamw", "AdamW" },
@@ -45,6 +48,7 @@ namespace Dt
             if (term[0] == '"') return term; // a name or a path
             if (known.TryGetValue(term, out name)) return name;
             if (term == "NULL") return "null";
+            if (term.EndsWith("_destroy", System.StringComparison.Ordinal)) return "Dispose";
             int arrow = term.IndexOf("->");
             if (arrow >= 0)
             {

@@ -2,6 +2,7 @@
 using System;
 using System.Collections.Generic;
 using System.IO;
+using System.Reflection;
 using System.Text.RegularExpressions;
 using System.Threading;
 using Dt;
@@ -22,6 +23,7 @@ static class CoreTests
         Suite.Add("core: bad arguments are named", BadArguments);
         // Mono does not look for them inside an assembly.
         if (Type.GetType("Mono.Runtime") == null) Suite.Add("core: an exception names a line of Dt's sources", Lines);
+        Suite.Add("core: messages name members that there are", Names);
         Suite.Add("core: texts are UTF-8 in both directions", Texts);
         Suite.Add("core: bytes that are no text in a message", InvalidBytes);
         Suite.Add("core: allreduce at world size 1", WorldSizeOne);
@@ -83,6 +85,27 @@ static class CoreTests
             Suite.Equal("1234", config.Get("collective.timeout_ms"), "what was set");
             Suite.Check(config.Dump().Contains("\"collective.timeout_ms\""), "the dump names keys");
         }
+    }
+
+    /// Functions of libdt that no message names.
+    static readonly HashSet<string> absent = new HashSet<string>
+    {
+        "dt_status_name", "dt_last_error", "dt_last_error_info", "dt_collective_launch"
+    };
+
+    static void Names()
+    {
+        Type[] types = typeof(Job).Assembly.GetExportedTypes();
+        MethodInfo said = typeof(Job).Assembly.GetType("Dt.Words").GetMethod("InCSharp", BindingFlags.Static | BindingFlags.NonPublic);
+        string map = File.ReadAllText(Path.Combine(AppDomain.CurrentDomain.BaseDirectory, "libdt.map"));
+        List<string> wrong = new List<string>();
+        foreach (Match each in Regex.Matches(map, @"\bdt_\w+(?=;)"))
+        {
+            string name = (string)said.Invoke(null, new object[] { Status.InvalidArgument, each.Value });
+            bool found = Array.Exists(types, type => type.Name == name || type.GetMember(name).Length > 0);
+            if (found == absent.Contains(each.Value)) wrong.Add(each.Value + " is " + name);
+        }
+        Suite.Equal("", string.Join(", ", wrong), "wrong names");
     }
 
     const string Wide = "gr\u00fc\u00df \u4f60\u597d \U0001F600\U00010348";

@@ -41,6 +41,7 @@ def main():
     parser.add_argument("--span", type=Path, required=True, help="Dt.dll with spans, for Mono")
     parser.add_argument("--vectors", type=Path, required=True)
     parser.add_argument("--collectives", type=Path, required=True)
+    parser.add_argument("--map", type=Path, required=True, help="of libdt, with its functions")
     parser.add_argument("--dir", type=Path, required=True)
     parser.add_argument("--stamp", type=Path, required=True)
     parser.add_argument("--example", action="append", default=[], help="a source of fashion_mnist.exe")
@@ -75,6 +76,7 @@ def main():
                        check=True)
         write_vectors(options.vectors, folder / "sampler_vectors.txt")
         shutil.copy(options.collectives, folder)
+        shutil.copy(options.map, folder / "libdt.map")
     options.stamp.write_text("")
 
 

@@ -30,6 +30,7 @@ final class Wording {
           Map.entry("group_begin", "Comm.groupBegin"),
           Map.entry("group_end", "Comm.groupEnd"),
           Map.entry("init", "Job.init"),
+          Map.entry("job_kind_stats", "Job.statistics"),
           Map.entry("job_peer_stats", "Job.peerStatistics"),
           Map.entry("job_stats", "Job.statistics"),
           Map.entry("mem_alloc", "Comm.allocate"),
@@ -44,7 +45,6 @@ final class Wording {
           Map.entry("ps_pull", "PsVariable.pull"),
           Map.entry("ps_push", "PsVariable.push"),
           Map.entry("ps_serve", "new PsServer"),
-          Map.entry("ps_server_port", "PsServer.port"),
           Map.entry("ps_server_stats", "PsServer.statistics"),
           Map.entry("ps_server_wait", "PsServer.await"),
           Map.entry("ps_set", "PsVariable.set"),
@@ -59,12 +59,15 @@ final class Wording {
           Map.entry("store_serve", "new StoreServer"),
           Map.entry("store_wait", "Store.await"),
           Map.entry("trace_dump", "Job.traceDump"),
+          Map.entry("work_error_info", "Work.error"),
           Map.entry("work_fd", "Comm.workFd"),
+          Map.entry("work_share", "Reducer.setHook"),
           Map.entry("work_wait", "Work.await"),
           Map.entry("work_wait_any", "Work.awaitAny"));
   private static final Pattern OBJECT =
       Pattern.compile(
-          "(comm|config|job|named|optimizer|outer|ps|reducer|sampler|shard|store|work)_([a-z_]+)");
+          "(comm|config|job|named|optimizer|outer|ps_server|ps|reducer|sampler|shard|store_server"
+              + "|store|work)_([a-z_]+)");
   private static final Map<String, String> OPERATIONS = new HashMap<>();
 
   static {

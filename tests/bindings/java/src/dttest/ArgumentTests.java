@@ -24,13 +24,20 @@ import io.dt.Reducer;
 import io.dt.Sampler;
 import io.dt.Tensor;
 import io.dt.Work;
+import java.lang.reflect.Method;
 import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 
 /** Wrong arguments are exceptions that name them, in the words of Java. */
 final class ArgumentTests {
@@ -41,7 +48,44 @@ final class ArgumentTests {
     test("null arguments are named", () -> SafetyTests.alone(ArgumentTests::nulls));
     test("wrong arguments are said in the words of Java", () ->
         SafetyTests.alone(ArgumentTests::words));
+    if (System.getProperty("dttest.module") == null) { // which lets nobody look inside
+      test("messages name methods that there are", ArgumentTests::names);
+    }
     test("wrong sizes of 2 ranks", () -> Ranks.run(2, (job, comm) -> sizes(comm)));
+  }
+
+  /** Functions of libdt that no message names. */
+  private static final Set<String> ABSENT =
+      Set.of(
+          "dt_status_name", "dt_last_error", "dt_last_error_info", "dt_abi_version", "dt_version",
+          "dt_build_info", "dt_collective_launch");
+
+  private static void names() throws Exception {
+    Method said = Class.forName("io.dt.Wording").getDeclaredMethod("inJava", String.class);
+    said.setAccessible(true);
+    Path map = Path.of(System.getProperty("dttest.vectors"), "../../runtime/capi/libdt.map");
+    List<String> wrong = new ArrayList<>();
+    Matcher functions = Pattern.compile("\\bdt_\\w+(?=;)").matcher(Files.readString(map));
+    while (functions.find()) {
+      String name = (String) said.invoke(null, functions.group());
+      if (found(name) == ABSENT.contains(functions.group())) {
+        wrong.add(functions.group() + " is " + name);
+      }
+    }
+    equal(wrong, List.of());
+  }
+
+  /** "new Class", "Class.method" or "Class". */
+  private static boolean found(String name) {
+    String[] parts = name.replaceFirst("^new ", "").split("\\.");
+    try {
+      Class<?> type = Class.forName("io.dt." + parts[0]);
+      if (name.startsWith("new ")) return type.getConstructors().length > 0;
+      return parts.length == 1
+          || Arrays.stream(type.getMethods()).anyMatch(each -> each.getName().equals(parts[1]));
+    } catch (ClassNotFoundException e) {
+      return false;
+    }
   }
 
   private static Tensor some(int count) {
