@@ -83,6 +83,14 @@ namespace Dt
             }
         }
 
+        /// Of that many elements, for a method with an address in the place of the span.
+        internal static int SpanLength(string operation, long count)
+        {
+            if (count <= int.MaxValue) return (int)count;
+            throw DtException.InvalidArgument(operation + ": there are " + count + " elements, but a span has at most " +
+                int.MaxValue + "; use the address: " + operation.Replace("Span", ""));
+        }
+
         /// A GPU's memory cannot be touched by the processor.
         internal static void CheckReadable(string operation, long address)
         {

@@ -19,8 +19,9 @@ namespace Dt
 
         static Handle Allocated(Comm comm, long count, Dtype dtype)
         {
-            if (count < 1 || count > long.MaxValue / 8)
-                throw DtException.InvalidArgument("Allocate: count is " + count + "; it must be at least 1");
+            const long Most = long.MaxValue / 8;
+            if (count < 1 || count > Most)
+                throw DtException.InvalidArgument("Allocate: count is " + count + "; it must be from 1 to " + Most);
             bool counted = false, made = false;
             comm.Enter(ref counted);
             try

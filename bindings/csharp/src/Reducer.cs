@@ -269,7 +269,7 @@ namespace Dt
                 Elements.CheckReadable("GradientSpan", address.ToInt64());
                 readable = true;
             }
-            return new Span<T>((void*)address, checked((int)parameters[index].Count));
+            return new Span<T>((void*)address, Elements.SpanLength("GradientSpan", parameters[index].Count));
         }
 #endif
 

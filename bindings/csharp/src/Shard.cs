@@ -197,7 +197,7 @@ namespace Dt
             }
             if (address == IntPtr.Zero || count == 0) return default(Span<T>);
             Elements.CheckReadable(operation, address.ToInt64());
-            return new Span<T>((void*)address, checked((int)count));
+            return new Span<T>((void*)address, Elements.SpanLength(operation, count));
         }
 #endif
 

@@ -509,6 +509,7 @@ static class CoreTests
                 Suite.Throws<ObjectDisposedException>(() => each.world.AllReduce(memory));
             }
             Suite.Throws<DtInvalidArgumentException>(() => each.world.Allocate<byte>(0));
+            Suite.Throws<DtInvalidArgumentException>(() => each.world.Allocate<byte>(long.MaxValue), "from 1 to 1152921504606846975");
         });
     }
 }

@@ -27,6 +27,9 @@ static class TrainingTests
         Suite.Add("training: what a rank does not use", () => Ranks.Run(2, Unused));
         Suite.Add("training: a gradient as rows", () => Ranks.Run(2, AsRows));
         Suite.Add("training: gradients in memory of one's own", () => Ranks.Run(2, InOwnMemory));
+#if DT_SPAN
+        Suite.Add("training: a gradient that is too long for a span", LongGradient);
+#endif
         Suite.Add("training: a refused finish keeps the gradients", RefusedFinish);
         Suite.Add("training: memory lent to a reducer", LentMemory);
         Suite.Add("training: a reducer closed while it finishes", ClosedFinishing);
@@ -194,6 +197,26 @@ static class TrainingTests
         Suite.Throws<DtInvalidArgumentException>(
             () => new Shard(each.world, parameters, new ShardOptions { Reducer = options }), "Gradients is set");
     }
+
+#if DT_SPAN
+    /// It has an address, and is never touched.
+    static void LongGradient() => Ranks.Alone((job, world) =>
+    {
+        const long Count = 1L << 31;
+        using (Memory memory = world.Allocate<byte>(1))
+        {
+            ReducerOptions options = new ReducerOptions
+            {
+                Sum = true, Gradients = new[] { new Tensor(memory.Address, Count, Dtype.U8) }
+            };
+            using (Reducer reducer = new Reducer(world, new[] { new Param(Count, Dtype.U8) }, options))
+            {
+                Suite.Throws<DtInvalidArgumentException>(() => reducer.GradientSpan<byte>(0).Clear(),
+                    "GradientSpan: there are 2147483648 elements", "use the address: Gradient");
+            }
+        }
+    });
+#endif
 
     static void Accumulated(Ranks each)
     {

@@ -253,7 +253,13 @@ public final class Sampler extends Handle {
    * @return indices into the data set
    */
   public long[] indices() {
-    return indices(0, Math.toIntExact(length()));
+    long length = length();
+    if (length > Integer.MAX_VALUE) {
+      throw Checks.refused(
+          "Sampler.indices", "the epoch", "has " + length + " samples, more than an array can hold",
+          "take parts by indices(first, count), or next");
+    }
+    return indices(0, (int) length);
   }
 
   private static long[] longs(byte[] packed) {

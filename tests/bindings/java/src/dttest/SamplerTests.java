@@ -132,6 +132,11 @@ final class SamplerTests {
       equal(indices[size - 6], size - 1L);
       thrown(InvalidArgumentException.class, () -> sampler.indices(6, size - 5), "first");
       thrown(InvalidArgumentException.class, () -> sampler.indices(-1, size));
+      try (Sampler all = Sampler.blocks(1, 0, 1L << 31, 1, 0, 0, false, false)) {
+        thrown(
+            InvalidArgumentException.class, all::indices,
+            "Sampler.indices: the epoch has 2147483648 samples", "indices(first, count)");
+      }
     }
   }
 
