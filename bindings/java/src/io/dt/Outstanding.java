@@ -33,7 +33,7 @@ final class Outstanding {
       }
     }
     if (!queued) {
-      pending.finish(); // nobody can have a handler on it yet
+      pending.finish(); // nobody can have a handler on it yet, except inside Named.group
     } else if ((first || pending.unordered) && pending.poll()) {
       // The poller may have slept through this end. Any other comes after an earlier operation's.
       CompletionPoller.wake();

@@ -185,25 +185,20 @@ public final class Reducer extends Handle {
           "has " + values.count() + " elements of " + values.type(),
           "give " + rows.length + " rows of " + width + " " + params.get(index).type());
     }
-    enter(); // the hook may run
+    values.acquire();
+    long copy = 0;
     try {
-      values.acquire();
-      long copy = 0;
-      try {
-        long rowBytes = 8L * rows.length;
-        copy = Raw.copy_allocate(rowBytes + (values.onHeap() ? values.bytes() : 0));
-        long at = copy;
-        Raw.copy_in(rows, 0, at, rowBytes);
-        if (values.onHeap()) values.copyIn(at + rowBytes);
-        long place = values.onHeap() ? at + rowBytes : values.place();
-        run(number -> Raw.reducer_ready_rows(number, index, at, rows.length, place));
-      } finally {
-        Raw.copy_free(copy);
-        Tensor.release(values);
-        Reference.reachabilityFence(values);
-      }
+      long rowBytes = 8L * rows.length;
+      copy = Raw.copy_allocate(rowBytes + (values.onHeap() ? values.bytes() : 0));
+      long at = copy;
+      Raw.copy_in(rows, 0, at, rowBytes);
+      if (values.onHeap()) values.copyIn(at + rowBytes);
+      long place = values.onHeap() ? at + rowBytes : values.place();
+      run(number -> Raw.reducer_ready_rows(number, index, at, rows.length, place));
     } finally {
-      leave();
+      Raw.copy_free(copy);
+      Tensor.release(values);
+      Reference.reachabilityFence(values);
     }
   }
 

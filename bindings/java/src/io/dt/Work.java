@@ -66,9 +66,10 @@ public final class Work implements AutoCloseable {
   /**
    * A future that completes with the operation, or with its {@link DtException}; in a
    * {@link Named#group} that is not submitted, with what that has thrown. It is the same at each
-   * call. Its handlers run on dt's one poller thread (a daemon), or at once where it is complete:
-   * they should be quick and must not block; use the *Async methods with an executor for what is
-   * not. Cancelling or completing it does not touch the operation.
+   * call. Its handlers run on dt's one poller thread (a daemon), or at once where it is complete;
+   * those added inside a group may run on the thread that calls group, before it returns. They
+   * should be quick and must not block; use the *Async methods with an executor for what is not.
+   * Cancelling or completing it does not touch the operation.
    *
    * @return also of a closed work
    */
