@@ -15,6 +15,8 @@ constexpr int kMostTries = 1000;  // to take a lock that is held for a few instr
 constexpr char kForked[] =
     "belongs to the parent of this forked process; start a new process with exec instead";
 
+std::atomic<HandleTable*> made_table{nullptr};  // of handle_table(), once that was called
+
 uint64_t bits(const void* handle) { return reinterpret_cast<uint64_t>(handle); }
 
 void* make_handle(HandleKind kind, uint32_t generation, uint32_t slot) {
@@ -71,8 +73,17 @@ class HandleTable::SlotLock {
 };
 
 HandleTable& handle_table() {
-  static HandleTable* const table = new HandleTable;
+  static HandleTable* const table = [] {
+    auto* const made = new HandleTable;
+    made_table.store(made, std::memory_order_release);
+    return made;
+  }();
   return *table;
+}
+
+bool request_stop(const void* handle) {
+  HandleTable* const table = made_table.load(std::memory_order_acquire);
+  return table != nullptr && table->request_stop(handle);
 }
 
 HandleTable::~HandleTable() {

@@ -97,4 +97,8 @@ class HandleTable {
 /// find a table that says "closed".
 HandleTable& handle_table();
 
+/// handle_table().request_stop(), but makes no table: that takes memory and the lock of a static.
+/// Without a table no handle is open.
+bool request_stop(const void* handle);
+
 }  // namespace dt::capi

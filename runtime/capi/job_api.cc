@@ -216,7 +216,7 @@ dt_status dt_agree(dt_job* job, int32_t agreed, int32_t* out_agreed) {
 
 // No guard: a failed one would write this thread's last error, which takes memory.
 dt_status dt_request_stop(dt_job* job) {
-  return handle_table().request_stop(job) ? DT_OK : DT_ERR_INVALID_ARGUMENT;
+  return request_stop(job) ? DT_OK : DT_ERR_INVALID_ARGUMENT;
 }
 
 dt_status dt_stop_requested(dt_job* job, int32_t* out_stop) {
