@@ -3174,7 +3174,7 @@ DT_API dt_status dt_ps_variable(dt_ps* ps, const dt_ps_spec* spec, int32_t* out_
  * @param rows      [row_count] in any order, each in [0, spec.rows); NULL with row_count -1.
  * @param row_count of rows, >= 0; -1: all rows of the variable.
  * @param gradients [row_count][columns], or [spec.rows][columns]; copied before the call returns.
- * @param rate      of learning for this push, >= 0; < 0: spec.rate.
+ * @param rate      of learning for this push, finite and >= 0; < 0: spec.rate.
  * @param out_work  gives the handle, dt_work_destroy(): done when all servers have updated theirs.
  *                  NULL: the call returns then.
  * @return DT_OK; DT_ERR_PEER_LOST: a server was lost and did not come back in time, or came back

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -448,7 +449,10 @@ dt_status dt_ps_variable(dt_ps* ps, const dt_ps_spec* spec, int32_t* out_variabl
 dt_status dt_ps_push(dt_ps* ps, int32_t variable, const int64_t* rows, int64_t row_count,
                      const float* gradients, double rate, dt_work** out_work) {
   return on_ps("dt_ps_push", ps, [&](const Call& call, PsObject& object) -> Status {
-    if (rate != rate) return Status(Code::kInvalidArgument, "rate is not a number");
+    if (!(rate < HUGE_VAL)) {
+      return Status(Code::kInvalidArgument,
+                    format("rate is %g; it must be finite, or negative for spec.rate", rate));
+    }
     return ask_for_rows(call, object, variable, rows, row_count, gradients, "gradients", out_work,
                         [&](ps::Client& client, const auto& work) {
                           return client.push(variable, rows, row_count, gradients, rate, work);

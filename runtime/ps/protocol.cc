@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ps/protocol.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "base/byte_codec.h"
@@ -106,6 +107,7 @@ Status parse_rows(What what, std::string_view payload, int64_t count, int32_t co
   const auto head_bytes = static_cast<int64_t>(sizeof out->head);
   if (bytes < head_bytes || bytes > kMostBytes || count < 0 || count > kMostBytes) return bad();
   memcpy(&out->head, payload.data(), sizeof out->head);
+  if (what == What::kPush && !(out->head.rate < HUGE_VAL)) return bad();
   const bool ranged = out->head.first >= 0;
   const int64_t places_bytes = ranged ? 0 : count * 8;
   const int64_t values_bytes = what == What::kPull ? 0 : count * columns * 4;

@@ -83,7 +83,7 @@ struct OpenRequest {
 /// In front of rows. `first` >= 0: `count` places from there; else as many places follow.
 struct RowsHead {
   int64_t first = -1;
-  double rate = -1;  ///< negative: the variable's
+  double rate = -1;  ///< of a kPush; negative: the variable's
 };
 
 struct Refusal {
@@ -117,7 +117,7 @@ struct Rows {
   const float* values = nullptr;    ///< [count][columns]; null: of kPull
 };
 /// Of untrusted bytes: INVALID_ARGUMENT unless they have the right size and each place is in
-/// [0, rows).
+/// [0, rows) and the rate of a kPush finite or negative.
 Status parse_rows(What what, std::string_view payload, int64_t count, int32_t columns, int64_t rows,
                   Rows* out);
 

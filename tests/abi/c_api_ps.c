@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -176,6 +177,8 @@ void test_ps(const fixture* f) {
   REFUSES("row_count", dt_ps_push(ps, x, rows, -2, gradients, -1, &work));
   REFUSES("row_count", dt_ps_push(ps, x, rows, -1, gradients, -1, &work));
   REFUSES("gradients", dt_ps_push(ps, x, rows, 2, NULL, -1, &work));
+  REFUSES("rate is inf", dt_ps_push(ps, x, rows, 2, gradients, HUGE_VAL, &work));
+  REFUSES("rate is", dt_ps_push(ps, x, rows, 2, gradients, NAN, &work));
   REFUSES("values", dt_ps_pull(ps, x, rows, 2, NULL, &work));
   REFUSES("values", dt_ps_set(ps, x, NULL, -1, NULL, &work));
   const int64_t outside[1] = {4};

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "../contains.h"
+#include "base/byte_codec.h"
+#include "ps/protocol.h"
 
 using namespace dt;
 using namespace dt::ps;
@@ -119,4 +121,19 @@ TEST_CASE("what a variable cannot be") {
   CHECK(contains(why([](Variable& v) { v.momentum = 1; }),
                  "momentum is 1; it must be at least 0 and below 1"));
   CHECK(contains(why([](Variable& v) { v.initial_value = INFINITY; }), "initial_value is inf"));
+}
+
+TEST_CASE("parse_rows: the rate of a push is finite, or negative") {
+  const auto parses = [](What what, double rate) {
+    ByteWriter out;
+    out.put(RowsHead{0, rate});
+    out.put(1.0f);
+    Rows rows;
+    return parse_rows(what, out.take(), 1, 1, 4, &rows).ok();
+  };
+  CHECK(parses(What::kPush, 0.5));
+  CHECK(parses(What::kPush, -1));
+  CHECK_FALSE(parses(What::kPush, INFINITY));
+  CHECK_FALSE(parses(What::kPush, NAN));
+  CHECK(parses(What::kSet, -1));
 }
