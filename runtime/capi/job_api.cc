@@ -291,6 +291,7 @@ dt_status dt_store_serve(const dt_config* config, dt_store_server** out_server) 
     DT_TRY(call.not_null(out_server, "out_server"));
     DT_TRY_VALUE(auto state, config_of(call, config));
     const Config& settings = state.config;
+    const LoggerPtr logger = job::make_logger(settings, std::move(state.sink));
     auto object = std::make_shared<StoreServerObject>();
     DT_TRY_VALUE(object->loop, net::Loop::start());
     store::ServerOptions options = job::store_options(settings);
@@ -306,7 +307,7 @@ dt_status dt_store_serve(const dt_config* config, dt_store_server** out_server) 
     options.host = job::host_name();
     options.pid = getpid();
     options.several_jobs = options.any_job = true;
-    options.logger = std::make_shared<Logger>(job::log_level(settings), std::move(state.sink));
+    options.logger = logger;
     DT_TRY_VALUE(const launch::Credentials credentials,
                  launch::find_credentials(settings, process_environment(), false));
     options.security = credentials.security;

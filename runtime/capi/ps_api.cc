@@ -92,13 +92,12 @@ Result<PsSetting> ps_setting(const Call& call, const dt_config* config) {
   PsSetting setting;
   DT_TRY_VALUE(setting.state, config_of(call, config));
   Config& settings = setting.state.config;
+  setting.logger = job::make_logger(settings, std::move(setting.state.sink));
   const auto place = launch::resolve_ps_place(settings, process_environment());
   if (!place.ok()) return place.status().within(call.function());
   setting.place = place.value();
   DT_TRY_VALUE(setting.credentials,
                launch::find_credentials(settings, process_environment(), false));
-  setting.logger =
-      std::make_shared<Logger>(job::log_level(settings), std::move(setting.state.sink));
   setting.sign_ms = settings.integer("heartbeat.interval_ms");
   setting.silence_ms = setting.sign_ms == 0 ? 0 : settings.integer("heartbeat.timeout_ms");
   return setting;

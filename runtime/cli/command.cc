@@ -33,6 +33,12 @@ std::string refuse_no_name(const std::string& text) {
   return text.empty() ? "it is empty; give a name, or leave the option out" : "";
 }
 
+void warn(const char* name, const std::vector<std::string>& warnings) {
+  for (const std::string& warning : warnings) {
+    fprintf(stderr, "dt %s: warning: %s\n", name, warning.c_str());
+  }
+}
+
 int fail(const char* name, const Status& status, int exit_code) {
   fprintf(stderr, "dt %s: %s\n", name, status.message().c_str());
   return exit_code;

@@ -5,6 +5,8 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "base/status.h"
 
@@ -30,6 +32,8 @@ std::optional<int> parse(CLI::App* app, int argument_count, char** arguments);
 /// caller's shell does not know, and must not count as the option's absence.
 std::string refuse_no_name(const std::string& text);
 
+/// Prints "dt NAME: warning: ..." on stderr for each.
+void warn(const char* name, const std::vector<std::string>& warnings);
 /// Prints "dt NAME: message" on stderr.
 int fail(const char* name, const Status& status, int exit_code = kExitFailure);
 

@@ -78,12 +78,9 @@ void print_table(const launch::Place& place, const Config& config) {
 
 Status print_config(bool json) {
   DT_TRY_VALUE(Config config, Config::load(process_environment()));
+  warn("config", config.warnings());
   DT_TRY_VALUE(const launch::Place place, launch::resolve_place(config, process_environment()));
-  for (const auto& warnings : {config.warnings(), place.warnings}) {
-    for (const std::string& warning : warnings) {
-      fprintf(stderr, "dt config: warning: %s\n", warning.c_str());
-    }
-  }
+  warn("config", place.warnings);
   json ? print_json(place, config) : print_table(place, config);
   return job::check_settings(config);
 }

@@ -34,9 +34,8 @@ struct StoreOptions {
   store::ServerOptions server;
 };
 
-Result<net::HostPort> address_of(const StoreOptions& options) {
+Result<net::HostPort> address_of(const StoreOptions& options, const Config& config) {
   if (!options.address.empty()) return net::parse_host_port(options.address);
-  DT_TRY_VALUE(const Config config, Config::load(process_environment()));
   net::HostPort found{config.text("job.master_addr"),
                       static_cast<uint16_t>(config.integer("job.master_port"))};
   if (found.host.empty() || found.port == 0) {
@@ -57,8 +56,9 @@ struct Tool {
 Result<Tool> connect(const StoreOptions& options) {
   Tool tool;
   tool.wait.deadline = Deadline::after_ms(options.timeout_ms);
-  DT_TRY_VALUE(const net::HostPort address, address_of(options));
-  DT_TRY_VALUE(store::ClientOptions client, tool_options(address));
+  DT_TRY_VALUE(const Config config, tool_config("store"));
+  DT_TRY_VALUE(const net::HostPort address, address_of(options, config));
+  DT_TRY_VALUE(store::ClientOptions client, tool_options(config, address));
   DT_TRY_VALUE(tool.loop, net::Loop::start("dt-store"));
   DT_TRY_VALUE(tool.client, store::Client::connect(tool.loop.get(), std::move(client), tool.wait));
   return tool;
@@ -75,7 +75,7 @@ Status serve(const StoreOptions& options) {
   sigemptyset(&end);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&end, signal);
   sigprocmask(SIG_BLOCK, &end, nullptr);
-  DT_TRY_VALUE(const Config config, Config::load(process_environment()));
+  DT_TRY_VALUE(const Config config, tool_config("store"));
   DT_TRY(config.check_together());
   DT_TRY_VALUE(const launch::Credentials credentials,
                launch::find_credentials(config, process_environment(), false));

@@ -3,14 +3,19 @@
 
 #include <unistd.h>
 
-#include "config/config.h"
+#include "cli/command.h"
 #include "job/host_identity.h"
 #include "launch/credentials.h"
 
 namespace dt::cli {
 
-Result<store::ClientOptions> tool_options(const net::HostPort& address) {
-  DT_TRY_VALUE(const Config config, Config::load(process_environment()));
+Result<Config> tool_config(const char* name) {
+  DT_TRY_VALUE(Config config, Config::load(process_environment()));
+  warn(name, config.warnings());
+  return config;
+}
+
+Result<store::ClientOptions> tool_options(const Config& config, const net::HostPort& address) {
   DT_TRY_VALUE(const launch::Credentials credentials,
                launch::find_credentials(config, process_environment(), false));
   store::ClientOptions options;

@@ -72,9 +72,17 @@ LogLevel log_level(const Config& config) {
   return LogLevel::kWarning;
 }
 
+LoggerPtr make_logger(const Config& config, Logger::Sink sink) {
+  auto logger = std::make_shared<Logger>(log_level(config), std::move(sink));
+  for (const std::string& warning : config.warnings()) {
+    logger->log(LogLevel::kWarning, "%s", warning.c_str());
+  }
+  return logger;
+}
+
 Job::Job(const Config& config, Logger::Sink sink, Devices devices)
     : config_(config),
-      logger_(std::make_shared<Logger>(log_level(config), std::move(sink))),
+      logger_(make_logger(config, std::move(sink))),
       devices_(std::move(devices)),
       host_name_(job::host_name()),
       host_id_(config.text("job.host_id").empty() ? host_identity() : config.text("job.host_id")),
@@ -112,9 +120,6 @@ Status Job::begin(const Config& config) {
   Config merged = config;
   const Environment variables = process_environment();
   DT_TRY_VALUE(place_, launch::resolve_place(merged, variables));
-  for (const std::string& warning : merged.warnings()) {
-    logger_->log(LogLevel::kWarning, "%s", warning.c_str());
-  }
   for (const std::string& warning : place_.warnings) {
     logger_->log(LogLevel::kWarning, "%s", warning.c_str());
   }

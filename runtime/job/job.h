@@ -41,6 +41,9 @@ namespace dt::job {
 
 /// The level that log.level names.
 LogLevel log_level(const Config& config);
+/// A logger of that level, which has the warnings of `config` already: they may explain an error
+/// that comes next.
+LoggerPtr make_logger(const Config& config, Logger::Sink sink);
 
 /// One process's (or thread's) membership in a distributed run.
 ///

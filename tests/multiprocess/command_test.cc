@@ -186,6 +186,23 @@ TEST_CASE("output that cannot be written is an error") {
   CHECK(config.err == "dt: cannot write to standard output: No space left on device\n");
 }
 
+TEST_CASE("commands print the warnings of the settings before the error that they may explain") {
+  const std::string warning =
+      "warning: empty_variable: DT_MASTER_ADDR is set but empty and counts as not set\n";
+  Process::Options options;
+  options.environment = {"DT_MASTER_ADDR=", "DT_RANK=0"};
+  for (const Strings& arguments : {Strings{"config"}, {"store", "ping"}, {"trace", "dump"}}) {
+    CAPTURE(arguments[0]);
+    Strings command{required_variable("DT_COMMAND")};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    Process process(command, options);
+    CHECK(process.wait() == 1);
+    const std::string said = "dt " + arguments[0] + ": ";
+    CHECK(starts_with(process.err, said + warning + said));
+    CHECK(count_of(process.err, warning) == 1);
+  }
+}
+
 TEST_CASE("dt config fails on a setting that makes no sense") {
   Process::Options options;
   options.environment = {"DT_RUN_GRACE_MS=soon"};

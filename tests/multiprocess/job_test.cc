@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <mutex>
@@ -491,6 +493,39 @@ TEST_CASE("job: log.level = debug says where a rank is and what it works with") 
     CAPTURE(place);
     CHECK(said({version + ": rank 1 of 2 (", place, "; store 127.0.0.1:", "; started by "}));
   }
+}
+
+TEST_CASE("warnings of the settings come also where the call then fails") {
+  char path[] = "/tmp/dt-test-XXXXXX";
+  const int fd = mkstemp(path);
+  REQUIRE(fd >= 0);
+  REQUIRE(dprintf(fd, "schema = 1000\n[run]\nfuture = 1\n") > 0);
+  close(fd);
+  int warnings = 0;
+  const auto count = [](void* counter, dt_log_level level, const char* message) {
+    if (level == DT_LOG_WARNING && contains(message, "unknown key \"run.future\"")) {
+      ++*static_cast<int*>(counter);
+    }
+  };
+  dt_config* config = nullptr;
+  REQUIRE_OK(dt_config_create(path, &config));
+  REQUIRE_OK(dt_config_set_log_sink(config, count, &warnings));
+  REQUIRE_OK(dt_config_set(config, "job.rank", "0"));  // and no job.world_size
+  dt_job* job = nullptr;
+  CHECK(dt_init(config, &job) == DT_ERR_CONFIG);
+  CHECK(warnings == 1);
+  dt_ps_server* ps_server = nullptr;
+  CHECK(dt_ps_serve(config, nullptr, &ps_server) != DT_OK);
+  CHECK(warnings == 2);
+  dt_ps* ps = nullptr;
+  CHECK(dt_ps_connect(config, nullptr, &ps) != DT_OK);
+  CHECK(warnings == 3);
+  dt_store_server* server = nullptr;
+  REQUIRE_OK(dt_config_set(config, "job.world_size", "2000000000"));
+  CHECK(dt_store_serve(config, &server) == DT_ERR_CONFIG);
+  CHECK(warnings == 4);
+  dt_config_destroy(config);
+  CHECK(unlink(path) == 0);
 }
 
 TEST_CASE("job: a rank that goes without finalize is a death with its name") {

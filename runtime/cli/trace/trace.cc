@@ -37,9 +37,8 @@ struct TraceOptions {
   bool json = false;
 };
 
-Result<net::HostPort> store_of(const std::string& address) {
+Result<net::HostPort> store_of(const std::string& address, const Config& config) {
   if (!address.empty()) return net::parse_host_port(address);
-  DT_TRY_VALUE(const Config config, Config::load(process_environment()));
   net::HostPort found{config.text("job.master_addr"),
                       static_cast<uint16_t>(config.integer("job.master_port"))};
   if (!found.host.empty() && found.port != 0) return found;
@@ -60,8 +59,9 @@ const char* outcome_text(store::DumpAnswer::Outcome outcome) {
 
 Status dump_traces(const TraceOptions& options) {
   const Wait wait{Deadline::after_ms(options.timeout_ms), nullptr};
-  DT_TRY_VALUE(const net::HostPort address, store_of(options.address));
-  DT_TRY_VALUE(store::ClientOptions as_tool, tool_options(address));
+  DT_TRY_VALUE(const Config config, tool_config("trace"));
+  DT_TRY_VALUE(const net::HostPort address, store_of(options.address, config));
+  DT_TRY_VALUE(store::ClientOptions as_tool, tool_options(config, address));
   DT_TRY_VALUE(const auto loop, net::Loop::start("dt-trace"));
   DT_TRY_VALUE(const auto client, store::Client::connect(loop.get(), std::move(as_tool), wait));
   std::string directory = options.directory;
