@@ -12,6 +12,7 @@
 #include "cli/tool.h"
 #include "config/config.h"
 #include "job/host_identity.h"
+#include "job/job.h"
 #include "job/store_options.h"
 #include "launch/credentials.h"
 #include "net/address.h"
@@ -92,7 +93,7 @@ Status serve(const StoreOptions& options) {
   server_options.pid = getpid();
   server_options.security = credentials.security;
   server_options.several_jobs = server_options.any_job = true;
-  server_options.logger = std::make_shared<Logger>();
+  server_options.logger = std::make_shared<Logger>(job::log_level(config));
   DT_TRY_VALUE(const std::unique_ptr<net::Loop> loop, net::Loop::start("dt-store"));
   DT_TRY_VALUE(const std::unique_ptr<store::Server> server,
                store::Server::start(loop.get(), server_options));

@@ -72,6 +72,19 @@ TEST_CASE("a served store heeds the settings of stores, and options go before th
   CHECK_MESSAGE(client.ok(), client.status().message());
 }
 
+TEST_CASE("a served store heeds log.level") {
+  Process::Options options;
+  options.environment = {"DT_LOG_LEVEL=debug"};
+  Process server({required_variable("DT_COMMAND"), "store", "serve"}, options);
+  REQUIRE(server.wait_for_output("\n"));
+  const std::string at = server.out.substr(0, server.out.size() - 1);
+  CHECK(answer_of({"store", "ping", "--store", at}).empty());
+  CHECK(server.wait_for_error(" disconnected"));
+  server.send(SIGTERM);
+  CHECK(server.wait() == 0);
+  CHECK(starts_with(server.err, "dt: debug: store: "));
+}
+
 TEST_CASE("dt store says what is wrong with its arguments") {
   CHECK(answer_of({"store", "get", "--store", "somewhere", "key"}, 1) ==
         "dt store: \"somewhere\" is no address; write host:port, or [::1]:port\n");

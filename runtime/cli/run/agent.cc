@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "job/job.h"
 #include "job/store_options.h"
 #include "store/messages.h"
 #include "store/relay.h"
@@ -44,7 +45,7 @@ Result<ServedStore> serve_store(Agent& agent) {
   const JobPlace& place = agent.plan.place;
   store::ServerOptions options = job::store_options(agent.config);
   options.security = agent.credentials.security;
-  options.logger = std::make_shared<Logger>();
+  options.logger = agent.logger;
   options.job_id = place.job_id;
   options.attempt = place.attempt;
   options.world_size = place.world_size;
@@ -153,7 +154,7 @@ Result<SharedWay> start_relay(Agent* agent, Signals* signals) {
   options.attempt = place.attempt;
   options.host_name = agent->plan.host;
   options.security = agent->credentials.security;
-  options.logger = std::make_shared<Logger>();
+  options.logger = agent->logger;
   SharedWay way;
   DT_TRY_VALUE(way.loop, net::Loop::start("dt-relay"));
   const auto start = [&](const Wait& wait) {
@@ -325,6 +326,12 @@ void say_what_is_set_up(const SupervisorPlan& plan, Output* output) {
 
 }  // namespace
 
+Agent::Agent(const RunOptions& given, Config settings, NodePlace place)
+    : options(given),
+      config(std::move(settings)),
+      node(std::move(place)),
+      logger(std::make_shared<Logger>(job::log_level(config))) {}
+
 Status raise_open_files(const rlimit& before, int processes, int connections, int spare) {
   const rlim_t needed =
       kFdsOfAgent + kFdsPerRank * static_cast<rlim_t>(processes) + static_cast<rlim_t>(connections);
@@ -383,7 +390,7 @@ FleetOptions fleet_options(Agent& agent) {
   options.others_go_on = !agent.options.end_on_failure;
   options.lost_ranks = &agent.lost_ranks;
   options.heartbeat_timeout_ms = agent.config.integer("heartbeat.timeout_ms");
-  options.logger = std::make_shared<Logger>();
+  options.logger = agent.logger;
   return options;
 }
 

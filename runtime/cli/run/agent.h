@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "base/status.h"
 #include "base/wait.h"
 #include "cli/command.h"
@@ -29,13 +30,13 @@ inline constexpr int kFdsPerNode = 2;  // connections of its agent
 
 /// What outlives an attempt.
 struct Agent {
-  Agent(const RunOptions& given, Config settings, NodePlace place)
-      : options(given), config(std::move(settings)), node(std::move(place)) {}
+  Agent(const RunOptions& given, Config settings, NodePlace place);
 
   const RunOptions& options;
   int local_size = 1;  // ranks of this node
   const Config config;
   const NodePlace node;
+  const LoggerPtr logger;  // of its stores, relays and the fleet
   SupervisorPlan plan;
   OutputOptions output;
   LostRanks lost_ranks;               // outlives who notes there: the store and the fleet

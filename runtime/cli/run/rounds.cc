@@ -98,7 +98,7 @@ Rounds::Rounds(Agent* agent, Signals* signals, Guardian* guardian)
   options_.pid = getpid();
   options_.bind_address = agent->config.text("store.bind");
   options_.security = agent->credentials.security;
-  options_.logger = std::make_shared<Logger>();
+  options_.logger = agent->logger;
   const int64_t silence_ms = agent->config.integer("heartbeat.timeout_ms");
   if (silence_ms > 0) options_.answer_ms = silence_ms;
   self_.seat.node = agent->node.node_rank;
