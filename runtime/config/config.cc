@@ -25,7 +25,6 @@ Config::Config(std::span<const config::Key> table) : table_(table), slots_(table
     if (!value) continue;  // a test compares every default with its range
     slots_[i].text = value->text;
     slots_[i].integer = value->integer;
-    slots_[i].real = value->real;
     slots_[i].source.where = "default";
   }
 }
@@ -50,10 +49,6 @@ int64_t Config::integer(std::string_view key) const {
 
 bool Config::boolean(std::string_view key) const {
   return slot_of(key, config::Type::kBool, config::Type::kBool).integer != 0;
-}
-
-double Config::real(std::string_view key) const {
-  return slot_of(key, config::Type::kFloat, config::Type::kFloat).real;
 }
 
 const std::string& Config::text(std::string_view key) const {
@@ -121,7 +116,6 @@ Status Config::assign(size_t index, std::string_view value, ConfigSource source,
   }
   slot.text = std::move(parsed->text);
   slot.integer = parsed->integer;
-  slot.real = parsed->real;
   slot.source = std::move(source);
   return {};
 }

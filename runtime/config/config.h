@@ -72,7 +72,6 @@ class Config {
   // in test builds and reads as zero, false or empty elsewhere.
   int64_t integer(std::string_view key) const;
   bool boolean(std::string_view key) const;
-  double real(std::string_view key) const;
   const std::string& text(std::string_view key) const;  ///< strings and enums
   /// Names and values, sorted by name.
   std::vector<std::pair<std::string, std::string>> variables(std::string_view key) const;
@@ -98,7 +97,6 @@ class Config {
   struct Slot {
     std::string text;
     int64_t integer = 0;  ///< also of a bool
-    double real = 0;
     ConfigSource source;
     std::string lock;  ///< "file:line" of the lock, empty unlocked
   };

@@ -44,7 +44,6 @@ std::string Config::dump_json() const {
     switch (table_[i].type) {
       case config::Type::kBool: value = slots_[i].integer != 0; break;
       case config::Type::kInteger: value = slots_[i].integer; break;
-      case config::Type::kFloat: value = slots_[i].real; break;
       case config::Type::kString:
       case config::Type::kEnum: value = slots_[i].text; break;
       case config::Type::kVariables:

@@ -9,7 +9,6 @@
 namespace dt::config {
 namespace {
 
-constexpr int64_t kNoMaximum = INT64_MAX;
 constexpr int64_t kMaxRanks = INT32_MAX;
 constexpr int64_t kMaxTimeoutMs = int64_t{365} * 24 * 3600 * 1000;  // a year
 constexpr int64_t kMaxBucketBytes = int64_t{1} << 40;
@@ -365,14 +364,9 @@ struct Nearest {
 };
 
 std::string range_text(const Key& key) {
-  std::string text;
-  if (key.maximum == kNoMaximum) {
-    text = format(" of at least %lld", static_cast<long long>(key.minimum));
-  } else {
-    text = format(" from %lld to %lld", static_cast<long long>(key.minimum),
-                  static_cast<long long>(key.maximum));
-  }
-  return (*key.unit ? std::string(" in ") + key.unit : "") + text;
+  return (*key.unit ? std::string(" in ") + key.unit : "") +
+         format(" from %lld to %lld", static_cast<long long>(key.minimum),
+                static_cast<long long>(key.maximum));
 }
 
 }  // namespace
@@ -414,7 +408,6 @@ std::string expectation(const Key& key) {
   switch (key.type) {
     case Type::kBool: return "true or false";
     case Type::kInteger: return "an integer" + range_text(key);
-    case Type::kFloat: return "a number" + range_text(key);
     case Type::kString:
       return format("a string of at most %lld bytes", static_cast<long long>(key.maximum));
     case Type::kEnum: return std::string("one of ") + key.choices;

@@ -11,7 +11,6 @@ namespace dt::config {
 enum class Type {
   kBool,
   kInteger,
-  kFloat,
   kString,
   kEnum,       ///< one with the choices true and false takes booleans, too
   kVariables,  ///< names and values; as text "NAME=value NAME=value", sorted by name
@@ -31,7 +30,7 @@ struct Key {
   const char* environment;  ///< "DT_REDUCER_BUCKET_CAP_BYTES"
   Type type;
   const char* unit;      ///< "bytes", "ms", empty none
-  int64_t minimum;       ///< of an integer or float
+  int64_t minimum;       ///< of an integer
   int64_t maximum;       ///< likewise; of a string or of variables: the longest text in bytes
   const char* fallback;  ///< the default, as it would be written in an environment variable
   const char* choices;   ///< of an enum: "auto, host"

@@ -52,7 +52,6 @@ std::string takes(const Key& key) {
     case Type::kString: return expectation(key).substr(2);
     case Type::kVariables: return "a table of names and values";
     case Type::kInteger:
-    case Type::kFloat:
       return format("%lld to %lld%s%s", static_cast<long long>(key.minimum),
                     static_cast<long long>(key.maximum), *key.unit ? " " : "", key.unit);
   }

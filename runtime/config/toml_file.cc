@@ -70,7 +70,6 @@ std::optional<Value> value_of(const Key& key, const toml::node& node) {
   if (const auto* table = node.as_table()) return variables_of(key, *table);
   if (const auto* boolean = node.as_boolean()) return make_bool(key, **boolean);
   if (const auto* integer = node.as_integer()) return make_integer(key, **integer);
-  if (const auto* real = node.as_floating_point()) return make_real(key, **real);
   if (const auto* string = node.as_string()) return make_string(key, **string);
   return std::nullopt;
 }

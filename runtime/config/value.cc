@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 
 #include "base/status.h"
 
@@ -45,9 +44,8 @@ std::optional<bool> parse_bool(std::string_view text) {
 }
 
 /// from_chars() neither skips blanks nor takes a plus, and knows no locale.
-template <class T>
-std::optional<T> parse_number(std::string_view text) {
-  T number{};
+std::optional<int64_t> parse_integer(std::string_view text) {
+  int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return number;
@@ -83,24 +81,13 @@ bool is_choice(std::string_view choices, std::string_view value) {
 std::optional<Value> make_bool(const Key& key, bool value) {
   if (key.type == Type::kEnum) return make_string(key, value ? "true" : "false");
   if (key.type != Type::kBool) return std::nullopt;
-  return Value{value ? "true" : "false", value, 0};
+  return Value{value ? "true" : "false", value};
 }
 
 std::optional<Value> make_integer(const Key& key, int64_t value) {
-  if (key.type == Type::kFloat) return make_real(key, static_cast<double>(value));
   if (key.type != Type::kInteger) return std::nullopt;
   if (value < key.minimum || value > key.maximum) return std::nullopt;
-  return Value{std::to_string(value), value, 0};
-}
-
-std::optional<Value> make_real(const Key& key, double value) {
-  if (key.type != Type::kFloat || !std::isfinite(value)) return std::nullopt;
-  if (value < static_cast<double>(key.minimum) || value > static_cast<double>(key.maximum)) {
-    return std::nullopt;
-  }
-  char digits[64];
-  const auto result = std::to_chars(digits, digits + sizeof digits, value);  // shortest, no locale
-  return Value{std::string(digits, result.ptr), 0, value};
+  return Value{std::to_string(value), value};
 }
 
 std::optional<Value> make_string(const Key& key, std::string_view value) {
@@ -110,7 +97,7 @@ std::optional<Value> make_string(const Key& key, std::string_view value) {
              value.find('\0') != std::string_view::npos || find_bad_utf8(value)) {
     return std::nullopt;
   }
-  return Value{std::string(value), 0, 0};
+  return Value{std::string(value), 0};
 }
 
 std::optional<Value> make_variables(const Key& key, Variables variables) {
@@ -124,7 +111,7 @@ std::optional<Value> make_variables(const Key& key, Variables variables) {
     text += (i > 0 ? " " : "") + name + "=" + value;
   }
   if (text.size() > static_cast<size_t>(key.maximum) || find_bad_utf8(text)) return std::nullopt;
-  return Value{std::move(text), 0, 0};
+  return Value{std::move(text), 0};
 }
 
 Variables split_variables(std::string_view text) {
@@ -149,12 +136,8 @@ std::optional<Value> parse_value(const Key& key, std::string_view text) {
     return value ? make_bool(key, *value) : std::nullopt;
   }
   if (key.type == Type::kInteger) {
-    const auto value = parse_number<int64_t>(text);
+    const auto value = parse_integer(text);
     return value ? make_integer(key, *value) : std::nullopt;
-  }
-  if (key.type == Type::kFloat) {
-    const auto value = parse_number<double>(text);
-    return value ? make_real(key, *value) : std::nullopt;
   }
   auto value = make_string(key, text);
   if (value || key.type != Type::kEnum) return value;

@@ -16,7 +16,6 @@ namespace dt::config {
 struct Value {
   std::string text;     ///< canonical: parse_value(text) gives the same value
   int64_t integer = 0;  ///< also of a bool
-  double real = 0;
 };
 
 /// Reads text as variables and calls give it: integers decimal only, without unit, sign "+" or
@@ -26,7 +25,6 @@ std::optional<Value> parse_value(const Key& key, std::string_view text);
 // The same for values that already have a type (from a file).
 std::optional<Value> make_bool(const Key& key, bool value);
 std::optional<Value> make_integer(const Key& key, int64_t value);
-std::optional<Value> make_real(const Key& key, double value);
 std::optional<Value> make_string(const Key& key, std::string_view value);
 /// Empty also when a name is there twice or is none, and when a value is empty or holds blanks.
 using Variables = std::vector<std::pair<std::string, std::string>>;

@@ -320,24 +320,24 @@ TEST_CASE("Config: ./dt.toml cannot set guarded keys, other files can") {
   static constexpr dt::config::Key kTable[] = {
       {"nccl.library", "DT_NCCL_LIBRARY", Type::kString, "", 0, 100, "", "", Agreement::kMayDiffer,
        true, "A path."},
-      {"nccl.ratio", "DT_NCCL_RATIO", Type::kFloat, "", 0, 1, "0.5", "", Agreement::kEqual, false,
+      {"nccl.share", "DT_NCCL_SHARE", Type::kInteger, "", 0, 9, "5", "", Agreement::kEqual, false,
        "A share."},
   };
   TempTree tree;
   tree.options.keys = kTable;
-  CHECK(tree.error_of("[nccl]\nratio = 0.25\nlibrary = '/tmp/evil.so'\n") ==
+  CHECK(tree.error_of("[nccl]\nshare = 2\nlibrary = '/tmp/evil.so'\n") ==
         "dt.toml:3:1: nccl.library cannot be set in this file, which may come with a download; "
         "set it in ~/.config/dt/dt.toml, in /etc/dt/dt.toml or as DT_NCCL_LIBRARY");
   CHECK(tree.load({{"DT_CONFIG", "dt.toml"}}).ok());
-  tree.write("cwd/dt.toml", "nccl.ratio = 1\n");
+  tree.write("cwd/dt.toml", "nccl.share = 1\n");
   tree.write("home/.config/dt/dt.toml", "nccl.library = 'libnccl.so.2'\n");
   const auto config = tree.load();
   REQUIRE(config.ok());
   CHECK(config.value().text("nccl.library") == "libnccl.so.2");
-  CHECK(config.value().real("nccl.ratio") == 1.0);
+  CHECK(config.value().integer("nccl.share") == 1);
   CHECK(config.value().equal_keys() ==
-        std::vector<std::pair<std::string, std::string>>{{"nccl.ratio", "1"}});
-  CHECK(contains(tree.error_of("nccl.ratio = nan\n"), "expected a number from 0 to 1"));
+        std::vector<std::pair<std::string, std::string>>{{"nccl.share", "1"}});
+  CHECK(contains(tree.error_of("nccl.share = nan\n"), "expected an integer from 0 to 9"));
 }
 
 TEST_CASE("Config: a locked key keeps the value of /etc and warns once per other value") {
