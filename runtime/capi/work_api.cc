@@ -30,19 +30,29 @@ WorkObject* unattended(const std::vector<std::shared_ptr<WorkObject>>& works) {
   return first;
 }
 
+/// Ends what watch() of these works began, also where one of them threw for want of memory.
+struct UnwatchAtEnd {
+  const std::vector<std::shared_ptr<WorkObject>>& works;
+  Doorbell* const bell;
+
+  ~UnwatchAtEnd() {
+    for (const auto& each : works) each->work->unwatch(bell);
+  }
+};
+
 /// Waits on all works at once: each rings one doorbell on this stack.
 int32_t wait_any(const std::vector<std::shared_ptr<WorkObject>>& works, Deadline deadline) {
   if (const int32_t done = first_done(works); done >= 0) return done;
   Doorbell bell;
+  const UnwatchAtEnd at_end{works, &bell};
   for (const auto& each : works) each->work->watch(&bell);
-  int32_t done = -1;
   for (;;) {
     WorkObject* const one = unattended(works);
     const uint32_t ticket = bell.prepare();
-    done = first_done(works);
+    const int32_t done = first_done(works);
     if (done >= 0 || deadline.passed()) {
       bell.cancel();
-      break;
+      return done;
     }
     if (one == nullptr) {
       bell.sleep(ticket, deadline);
@@ -52,8 +62,6 @@ int32_t wait_any(const std::vector<std::shared_ptr<WorkObject>>& works, Deadline
     const Deadline look = deadline.earlier(Deadline::after_ms(kLookMs));
     (void)one->comm->backend().wait(*one->work, Wait{look, nullptr});
   }
-  for (const auto& each : works) each->work->unwatch(&bell);
-  return done;
 }
 
 }  // namespace
