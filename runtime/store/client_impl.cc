@@ -244,6 +244,7 @@ void Client::Impl::on_news(Frame frame) {
 
 void Client::Impl::begin_beats() {
   if (lost_ || welcome.heartbeat_ms <= 0) return;
+  if (beat_timer_ == nullptr) awake_ns_ = monotonic_ns();  // before that nothing had to come
   beat_timer_ = std::make_unique<net::Timer>(loop_, [this] { on_beat(); });
   on_beat();
 }

@@ -63,6 +63,7 @@ void Server::Impl::begin_next_job() {
   joins_.set_first_ended(first_ended);
   vitals_ = Vitals();
   orders_ = OrderTable();
+  late_comms_.clear();
   departed_.clear();
   join_deadline_ns_ = look_at_ns_ = tell_departed_ns_ = kNeverNs;
   late_rank_.store(-1);
@@ -105,7 +106,6 @@ void Server::Impl::begin_next_attempt(const Hello& hello) {
   joins_.set_first_ended({});
   gatherings_ = GatherTable(
       {options_.world_size, [this](int32_t rank) { return joins_.member(rank); }, random_session});
-  late_comms_.clear();
   dumping_.reset();
   first_is_silent_.store(false);
   first_rank_.store(-1);

@@ -321,7 +321,7 @@ Result<std::string> Server::Impl::answer_now(const Request& request, Answers* an
     case FrameType::kMultiGet: {
       for (const std::string& key : request.keys) {
         const std::string* value = keyspace_.find(key);
-        total_bytes += (value == nullptr ? 0 : value->size()) + 8;
+        total_bytes += value == nullptr ? 0 : value->size();
       }
       if (total_bytes > kMaxPayloadBytes / 2) break;
       writer.u32(static_cast<uint32_t>(request.keys.size()));

@@ -29,6 +29,13 @@ constexpr char kProbeKey[] = "/dt/probe";
 
 std::string wire(const std::string& key) { return torch_wire_key(key); }
 
+Status check_value(const std::string& what, const std::string& value, const std::string& store) {
+  if (value.size() <= kMaxNewValueBytes) return {};
+  return Status(Code::kInvalidArgument,
+                format("%s: a value of %zu bytes is over the limit of %zu bytes of %s",
+                       what.c_str(), value.size(), kMaxNewValueBytes, store.c_str()));
+}
+
 std::string key_list(const std::vector<std::string>& keys) {
   return keys.size() == 1 ? "key " + store::quoted(keys[0]) : format("%zu keys", keys.size());
 }
@@ -377,11 +384,7 @@ Status TorchClient::multi_set(const std::vector<std::pair<std::string, std::stri
   std::vector<TorchRequest> requests;
   for (const auto& [key, value] : pairs) {
     DT_TRY(check_key(key));
-    if (value.size() > kMaxNewValueBytes) {
-      return Status(Code::kInvalidArgument,
-                    format("%s: a value of %zu bytes is over the limit of %zu bytes of %s",
-                           what.c_str(), value.size(), kMaxNewValueBytes, impl_->text.c_str()));
-    }
+    DT_TRY(check_value(what, value, impl_->text));
     requests.push_back({TorchOp::kSet, {wire(key), value}});
   }
   requests.push_back({TorchOp::kCheck, {}});
@@ -432,8 +435,12 @@ Result<Swap> TorchClient::compare_set(const std::string& key,
                                       const std::string& desired, const Wait& wait) {
   DT_TRY(check_key(key));
   const std::string asked = expected.value_or("");
-  DT_TRY_VALUE(TorchReply reply, ask({{TorchOp::kCompareSet, {wire(key), asked, desired}}}, "s",
-                                     "compare_set " + store::quoted(key), wait));
+  const std::string what = "compare_set " + store::quoted(key);
+  for (const std::string* const value : {&asked, &desired}) {
+    DT_TRY(check_value(what, *value, impl_->text));
+  }
+  DT_TRY_VALUE(TorchReply reply,
+               ask({{TorchOp::kCompareSet, {wire(key), asked, desired}}}, "s", what, wait));
   Swap swap;
   swap.swapped = reply.texts[0] == desired;
   swap.current = std::move(reply.texts[0]);

@@ -54,9 +54,6 @@ class Vitals {
     int64_t busy_since_ns = 0;
     int64_t busy_until_ns = 0;  ///< 0: not away
   };
-  /// Communicator and sequence.
-  using Operation = std::pair<std::string, int64_t>;
-
   std::string stall_text(const Activity& stalled, int64_t now_ns) const;
 
   std::map<int32_t, Signs> signs_;

@@ -147,6 +147,7 @@ TEST_CASE("Client: limits are errors with names, and the connection lives on") {
   const std::string largest(kMaxValueBytes, 'v');
   CHECK(client->set("big", largest, patiently()).ok());
   CHECK((client->get("big", patiently()).value() == largest));
+  CHECK(client->multi_get({"big", "big"}, patiently()).value()[1] == largest);
   CHECK(client->multi_get({"big", "big", "big"}, patiently())
             .status()
             .message()

@@ -176,6 +176,20 @@ TEST_CASE("heartbeat: ranks that give signs of life stay, and so do those that h
   leaving.join();
 }
 
+TEST_CASE("heartbeat: silence counts from the first beat on") {
+  Job job(2, beat_often);
+  ClientOptions anybody = job.client_options(-1);
+  anybody.world_size = 0;
+  const auto idle = std::move(Client::connect(job.loop.get(), anybody, patiently())).value();
+  const auto other = std::move(Client::connect(job.loop.get(), anybody, patiently())).value();
+  Failures failures;
+  failures.watch(idle.get());
+  CHECK(other->get("never", briefly(kSilenceMs + 200)).status().code() == Code::kTimeout);
+  idle->observe({});
+  CHECK(idle->set("a", "b", patiently()).ok());
+  CHECK(failures.count() == 0);
+}
+
 TEST_CASE("heartbeat: a rank that is away on purpose is waited for") {
   Job job(2, beat_often);
   const auto loop = std::move(net::Loop::start()).value();

@@ -2,6 +2,7 @@
 // Several jobs at one store: of the same ranks one after the other, attempts, and other names.
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "fixture.h"
 
@@ -52,6 +53,53 @@ TEST_CASE("store: when all have left they may join again, and find nothing of th
   CHECK(failures.count() == 0);
   // A rank of an earlier job has no word in this one.
   CHECK_FALSE(jobs[0][0]->set("x", "y", patiently()).ok());
+}
+
+TEST_CASE("store: in each job all ranks hear of a time-out on a communicator") {
+  Job job(2, [](ServerOptions* options) {
+    many_jobs(options);
+    options->heartbeat_ms = 50;
+  });
+  for (int number = 0; number < 2; ++number) {
+    const auto clients = job.join_all();
+    const auto told = std::make_shared<Guarded<std::string>>();
+    clients[1]->on_failure([told](const Failure& failure) {
+      told->with([&](std::string& text) { text = failure.info.message; });
+    });
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      Client::Observers observers;
+      observers.activity = [rank] {
+        Activity activity;
+        activity.communicator = "world";
+        activity.operation = "allreduce";
+        activity.sequence = 7 - rank;
+        activity.inside = rank == 0;
+        return activity;
+      };
+      observers.orders = [rank, first = true](bool) mutable -> std::vector<Orders> {
+        if (!std::exchange(first, false)) return {};
+        std::vector<Order> news = {{1, 77, 6, "allreduce f32 sum x 3"}};
+        if (rank == 0) news.push_back({2, 78, 7, "allreduce f32 sum x 3"});
+        return {{"world", 2, std::move(news)}};
+      };
+      clients[static_cast<size_t>(rank)]->observe(std::move(observers));
+    }
+    ErrorInfo info;
+    info.code = Code::kTimeout;
+    info.message = "timed out";
+    info.operation = "allreduce";
+    info.sequence = 7;
+    const std::string wanted = "not known to be called by rank 1";
+    const Deadline deadline = Deadline::after_ms(kPatienceMs);
+    std::string text;
+    do {  // until the store has heard of both
+      REQUIRE(clients[0]->report_failure("world", info, patiently()).ok());
+      text = told->with([](const std::string& mine) { return mine; });
+    } while (text.find(wanted) == std::string::npos && !deadline.passed());
+    INFO(number, ": ", text);
+    CHECK(text.find(wanted) != std::string::npos);
+    leave(clients);
+  }
 }
 
 TEST_CASE("store: a rank that comes back before the others have left waits for them") {

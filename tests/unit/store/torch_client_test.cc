@@ -286,7 +286,14 @@ TEST_CASE("torch client: a store that ends fails the calls, with its address") {
   const Status status = client->set("torch/a", "", patiently());
   CHECK(status.code() == Code::kSystem);
   CHECK(status.message().find("set \"torch/a\": PyTorch's store at " + address + ": ") == 0);
-  CHECK(client->set("torch/a", std::string((8 << 20) + 1, 'x'), patiently()).message() ==
+  const std::string large((8 << 20) + 1, 'x');
+  CHECK(client->compare_set("torch/a", large, "", patiently()).status().message() ==
+        "compare_set \"torch/a\": a value of 8388609 bytes is over the limit of 8388608 bytes of "
+        "PyTorch's store at " +
+            address);
+  CHECK(client->compare_set("torch/a", {}, large, patiently()).status().code() ==
+        Code::kInvalidArgument);
+  CHECK(client->set("torch/a", large, patiently()).message() ==
         "set \"torch/a\": a value of 8388609 bytes is over the limit of 8388608 bytes of PyTorch's "
         "store at " +
             address);
