@@ -47,13 +47,13 @@ dt_status record(const Status& status) {
 
 uint64_t recorded() { return last_error().count; }
 
-dt_status record_out_of_memory() noexcept {
+dt_status record_short(Code code, const char* text) noexcept {
   LastError& error = last_error();
   ++error.count;
   error.info = ErrorInfo();
-  error.info.code = Code::kOutOfMemory;
-  error.info.message = "out of memory";  // short enough to need none
-  return DT_ERR_OUT_OF_MEMORY;
+  error.info.code = code;
+  error.info.message = text;
+  return static_cast<dt_status>(code);
 }
 
 Status Call::invalid(const char* pattern, ...) const {
@@ -138,10 +138,11 @@ const char* dt_last_error(void) { return dt::capi::last_error().info.message.c_s
 
 dt_status dt_last_error_info(dt_error_info* out_info) {
   // Not recorded: asking for the last error must not replace it, unless the question is wrong.
-  const auto& error = dt::capi::last_error();
-  const dt::Status status = dt::capi::fill_error_info(
-      "dt_last_error_info", error.count > 0 ? &error.info : nullptr, out_info);
-  return status.ok() ? DT_OK : dt::capi::record(status);
+  return dt::capi::guard("dt_last_error_info", [&](const dt::capi::Call& call) {
+    const auto& error = dt::capi::last_error();
+    return dt::capi::fill_error_info(call.function(), error.count > 0 ? &error.info : nullptr,
+                                     out_info);
+  });
 }
 
 }  // extern "C"

@@ -24,8 +24,8 @@ dt_status record(const Status& status);
 /// How many errors this thread has recorded.
 uint64_t recorded();
 
-/// As record(), without memory: a fixed text.
-dt_status record_out_of_memory() noexcept;
+/// As record(), without memory: `text` has at most 15 bytes.
+dt_status record_short(Code code, const char* text) noexcept;
 
 /// Fills a caller's dt_error_info of whatever size it has.
 Status fill_error_info(const char* function, const ErrorInfo* info, dt_error_info* out);
@@ -89,9 +89,9 @@ dt_status guard(const char* function, F&& body) noexcept {
     const Status status = std::forward<F>(body)(Call(function));
     return status.ok() ? DT_OK : record(status);
   } catch (const std::bad_alloc&) {
-    return record_out_of_memory();
+    return record_short(Code::kOutOfMemory, "out of memory");
   } catch (...) {
-    return DT_ERR_INTERNAL;
+    return record_short(Code::kInternal, "bug: exception");
   }
 }
 
