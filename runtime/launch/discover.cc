@@ -262,7 +262,8 @@ std::string launch_text(const Family& family, const Facts& facts) {
 
 /// The own variables are complete but for the address: MASTER_ADDR and MASTER_PORT, unless they
 /// come with the RANK and WORLD_SIZE of another launch. Malformed ones are an error only where
-/// nothing else leads to rank 0: such names are common (a Service "master" of Kubernetes).
+/// nothing else leads to rank 0, and a warning otherwise: such names are common (a Service "master"
+/// of Kubernetes).
 void fill_user_rendezvous(Facts& own, Variables& variables) {
   if (own.master_addr && own.at(Field::kMasterPort)) return;
   if (own.at(Field::kWorldSize)->value == 1) return;
@@ -275,6 +276,9 @@ void fill_user_rendezvous(Facts& own, Variables& variables) {
   Facts user;
   if (const Status status = read_user_rendezvous(variables, user); !status.ok()) {
     own.no_address = status.message();
+    own.warnings.push_back(status.message() +
+                           "; MASTER_ADDR and MASTER_PORT do not count: the launcher leads to "
+                           "rank 0");
     return;
   }
   own.fill_rendezvous(user);

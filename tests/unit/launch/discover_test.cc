@@ -235,7 +235,26 @@ TEST_CASE("discover: MASTER_ADDR and MASTER_PORT are the address of own rank and
                              {"OMPI_COMM_WORLD_SIZE", "2"},
                              {"PMIX_NAMESPACE", "7"},
                              {"PMIX_SERVER_URI4", "x"}};
-  CHECK(place_of(with(own, named)).exchange == dt::launch::Exchange::kPmix);
+  const Place led = place_of(with(own, named));
+  CHECK(led.exchange == dt::launch::Exchange::kPmix);
+  CHECK(led.warnings ==
+        std::vector<std::string>{
+            "not_a_number: MASTER_PORT=\"tcp://10.0.0.1:80\"; expected a decimal integer from 1 to "
+            "65535; MASTER_ADDR and MASTER_PORT do not count: the launcher leads to rank 0"});
+  const Environment step = {
+      {"SLURM_JOB_ID", "70012"},        {"SLURM_STEP_ID", "3"},        {"SLURM_PROCID", "0"},
+      {"SLURM_STEP_NUM_TASKS", "2"},    {"SLURM_STEP_NUM_NODES", "2"}, {"SLURM_NODEID", "0"},
+      {"SLURM_STEP_NODELIST", "n[3,1]"}};
+  const Environment ranks = {{"DT_RANK", "0"}, {"DT_WORLD_SIZE", "2"}};
+  for (const char* port : {"29500x", "0", "70000"}) {
+    CAPTURE(port);
+    // The error where Slurm alone says the rank, a warning where its host is the address.
+    CHECK(contains(error_of(with(step, {{"MASTER_PORT", port}})), ": MASTER_PORT=\""));
+    const Place host = place_of(with(ranks, with(step, {{"MASTER_PORT", port}})));
+    CHECK(host.master_addr == "n3");
+    REQUIRE(host.warnings.size() == 1);
+    CHECK(contains(host.warnings[0], std::string(": MASTER_PORT=\"") + port));
+  }
 }
 
 TEST_CASE("discover: MASTER_ADDR and MASTER_PORT of another launch are not those of own ranks") {
