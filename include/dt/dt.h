@@ -61,7 +61,10 @@ extern "C" {
  * | report a bug | INTERNAL |
  *
  * After an error of the third group from an operation its communicator is broken for good: later
- * calls return that first error. Unknown future values are legal; treat them by dt_status_name().
+ * calls return that first error. Until dt_comm_shrink() has returned, other ranks of the host may
+ * still read and write the buffers of an operation that failed, where these lie in memory of
+ * dt_mem_alloc(), of a reducer or of a shard: leave them as they are. Unknown future values are
+ * legal; treat them by dt_status_name().
  */
 typedef enum dt_status {
   DT_OK = 0,

@@ -137,8 +137,9 @@ Status FailureBoard::concerning(const std::vector<int32_t>& world_ranks) const {
 }
 
 void FailureBoard::enlist(const std::shared_ptr<Communicator>& communicator) {
+  std::vector<std::shared_ptr<Communicator>> live;  // so that none of them ends under the lock
   const Status known = state_.with([&](State& state) -> Status {
-    snapshot(state);
+    live = snapshot(state);
     state.communicators.push_back(communicator);
     if (!state.away_until_ns.empty()) excuse(*communicator, state);
     if (!state.job.ok()) return state.job;

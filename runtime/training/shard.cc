@@ -358,7 +358,7 @@ Status Shard::end_gather(size_t index, cuda::Stream stream) {
   const int64_t began_ns = monotonic_ns();
   failed_ = in_words_of_shards(gathering_->backend().wait_stream(*work, stream));
   reducer_->count_gather(monotonic_ns() - began_ns);
-  return failed_;
+  return failed_.ok() ? failed_ : fail(failed_);
 }
 
 /// The caller has not seen the communicator of gathers.
