@@ -73,10 +73,7 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   Status broken() const { return interrupt_.status(); }
   const Interrupt& interrupted() const { return interrupt_; }
   Pulse pulse() const;
-  void excuse(int64_t until_ns) {
-    excuse_.set(until_ns);
-    if (options_.gate != nullptr) options_.gate->excuse(until_ns);
-  }
+  void excuse(int64_t until_ns) { excuse_.set(until_ns); }
   /// Fails what the device thread should have failed: it hangs in a call.
   void look_after();
   /// Takes no more operations. Those there are end under their deadlines, then the communicator

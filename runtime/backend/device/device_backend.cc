@@ -201,7 +201,7 @@ class DeviceBackend final : public Backend {
 
   Pulse pulse() const override { return channel_->pulse(); }
   void excuse(int64_t until_ns) override {
-    options_.on_host->excuse(until_ns);
+    for (const auto& each : beside_) each->excuse(until_ns);  // on_host is one of them
     channel_->excuse(until_ns);
   }
   void interrupt(Status status) override {

@@ -28,8 +28,6 @@ class Gate {
   /// that is another one those up to `last`, are to be launched together. Not ok: they have not, or
   /// could not meet.
   Result<bool> passes(const Ledger::Entry& first, const Ledger::Entry& last, Deadline deadline);
-  /// Any thread; see Backend::excuse().
-  void excuse(int64_t until_ns) { options_.on_host->excuse(until_ns); }
   bool is_asking() const { return work_ != nullptr; }
   /// Nothing more passes; ends what is under way at once.
   void close(const Status& status);
