@@ -22,10 +22,6 @@ Status bad_reply(const std::string& what) {
   return Status(Code::kInternal, what + ": the store's answer makes no sense");
 }
 
-std::string key_list(const std::vector<std::string>& keys) {
-  return keys.size() == 1 ? "key " + store::quoted(keys[0]) : format("%zu keys", keys.size());
-}
-
 Status check_request(const Request& request) {
   if (request.type != FrameType::kList) {
     for (const std::string& key : request.keys) DT_TRY(check_key(key));

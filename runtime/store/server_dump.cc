@@ -37,13 +37,7 @@ void Server::Impl::dump_traces(Ticket asker, const std::string& directory, Patie
     dumping.waiting.emplace(client, dumping.answers.size());
     dumping.answers.push_back({session->second->member, DumpAnswer::Outcome::kSilent, {}});
   }
-  // A copy: to write may end a session, and with it this request.
-  std::vector<uint64_t> asked;
-  for (const auto& [client, place] : dumping.waiting) asked.push_back(client);
-  for (const uint64_t client : asked) {
-    const auto session = sessions_.find(client);
-    if (session != sessions_.end()) send(session->second.get(), frame);
-  }
+  for (const auto& [client, place] : dumping.waiting) send(sessions_.at(client).get(), frame);
   if (dumping_.has_value() && dumping_->waiting.empty()) end_dumping();
 }
 

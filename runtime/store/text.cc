@@ -23,6 +23,10 @@ std::string quoted(std::string_view bytes) {
   return text + (bytes.size() > kMaxQuotedBytes ? "...\"" : "\"");
 }
 
+std::string key_list(const std::vector<std::string>& keys) {
+  return keys.size() == 1 ? "key " + quoted(keys[0]) : format("%zu keys", keys.size());
+}
+
 std::string rank_list(const std::vector<int32_t>& ranks) {
   std::vector<std::string> runs;
   for (size_t begin = 0; begin < ranks.size();) {

@@ -18,6 +18,8 @@ inline constexpr int64_t kNsPerMs = 1'000'000;
 std::string seconds_text(int64_t ms);
 /// In double quotes, unprintable bytes as \xNN, cut when long.
 std::string quoted(std::string_view bytes);
+/// `key "a"` or `5 keys`.
+std::string key_list(const std::vector<std::string>& keys);
 /// "0-2, 5, 7" of ascending ranks.
 std::string rank_list(const std::vector<int32_t>& ranks);
 /// "rank 5" or "ranks 0-2, 5".

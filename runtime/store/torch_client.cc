@@ -36,10 +36,6 @@ Status check_value(const std::string& what, const std::string& value, const std:
                        what.c_str(), value.size(), kMaxNewValueBytes, store.c_str()));
 }
 
-std::string key_list(const std::vector<std::string>& keys) {
-  return keys.size() == 1 ? "key " + store::quoted(keys[0]) : format("%zu keys", keys.size());
-}
-
 /// As a call of dt names those keys that begin with the prefix.
 std::vector<std::string> named(const std::vector<std::string>& wire_keys,
                                const std::string& prefix) {
