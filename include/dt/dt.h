@@ -353,10 +353,11 @@ DT_API dt_status dt_config_dump(const dt_config* config, char* buffer, int64_t c
                                 int64_t* out_bytes);
 
 /**
- * Sends the log messages of jobs made from this config to `sink` instead of stderr.
+ * Sends the log messages of what is made from this config (jobs, stores, parameter servers and
+ * connections to them) to `sink` instead of stderr, also those of a call that then fails.
  * @param config    the handle.
  * @param sink      NULL: stderr again.
- * @param user_data passed to the sink; borrowed until every such job is destroyed.
+ * @param user_data passed to the sink; borrowed until all of them are destroyed.
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
  * @thread any
  * @since ABI 0

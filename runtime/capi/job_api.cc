@@ -70,13 +70,10 @@ dt_stats stats_of(const job::Job& job, uint32_t struct_size) {
 Result<ConfigObject::State> config_of(const Call& call, const dt_config* config) {
   if (config == nullptr) {
     DT_TRY_VALUE(auto loaded, load_config({}));
-    DT_TRY(loaded.check_together());
     return ConfigObject::State{std::move(loaded), {}};
   }
   DT_TRY_VALUE(const auto object, call.get<ConfigObject>(config, "config"));
-  auto state = object->state.with([](const ConfigObject::State& mine) { return mine; });
-  DT_TRY(state.config.check_together());
-  return state;
+  return object->state.with([](const ConfigObject::State& mine) { return mine; });
 }
 
 }  // namespace dt::capi
@@ -292,6 +289,7 @@ dt_status dt_store_serve(const dt_config* config, dt_store_server** out_server) 
     DT_TRY_VALUE(auto state, config_of(call, config));
     const Config& settings = state.config;
     const LoggerPtr logger = job::make_logger(settings, std::move(state.sink));
+    DT_TRY(settings.check_together());
     auto object = std::make_shared<StoreServerObject>();
     DT_TRY_VALUE(object->loop, net::Loop::start());
     store::ServerOptions options = job::store_options(settings);

@@ -93,6 +93,7 @@ Result<PsSetting> ps_setting(const Call& call, const dt_config* config) {
   DT_TRY_VALUE(setting.state, config_of(call, config));
   Config& settings = setting.state.config;
   setting.logger = job::make_logger(settings, std::move(setting.state.sink));
+  DT_TRY(settings.check_together());
   const auto place = launch::resolve_ps_place(settings, process_environment());
   if (!place.ok()) return place.status().within(call.function());
   setting.place = place.value();
@@ -291,6 +292,7 @@ dt_status dt_ps_info(const dt_config* config, dt_ps_place* out_place) {
     DT_TRY(call.known_size(out_place->struct_size, sizeof(dt_ps_place), "out_place",
                            "dt_ps_place_init"));
     DT_TRY_VALUE(auto state, config_of(call, config));
+    DT_TRY(state.config.check_together());
     const auto place = launch::resolve_ps_place(state.config, process_environment());
     if (!place.ok()) return place.status().within(call.function());
     const launch::PsPlace& found = place.value();

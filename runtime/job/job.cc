@@ -117,6 +117,7 @@ Result<std::shared_ptr<Job>> Job::start(const Config& config, Logger::Sink sink,
 }
 
 Status Job::begin(const Config& config) {
+  DT_TRY(config.check_together());
   Config merged = config;
   const Environment variables = process_environment();
   DT_TRY_VALUE(place_, launch::resolve_place(merged, variables));

@@ -524,6 +524,9 @@ TEST_CASE("warnings of the settings come also where the call then fails") {
   REQUIRE_OK(dt_config_set(config, "job.world_size", "2000000000"));
   CHECK(dt_store_serve(config, &server) == DT_ERR_CONFIG);
   CHECK(warnings == 4);
+  REQUIRE_OK(dt_config_set(config, "heartbeat.interval_ms", "10000"));  // as long as the time-out
+  CHECK(dt_init(config, &job) == DT_ERR_CONFIG);
+  CHECK(warnings == 5);
   dt_config_destroy(config);
   CHECK(unlink(path) == 0);
 }

@@ -120,8 +120,12 @@ Finding look_at_version(const Machine& machine) {
 }
 
 Finding look_at_settings(const Machine& machine) {
-  if (!machine.config_error.ok()) return finding_of(machine.config_error);
   Finding finding;
+  if (!machine.config_error.ok()) {
+    finding = finding_of(machine.config_error);
+    for (const std::string& warning : machine.config.warnings()) finding.text += "; " + warning;
+    return finding;
+  }
   for (const Config::Entry& entry : machine.config.entries()) {
     const std::string name = entry.key->name;
     if (name.rfind("job.", 0) == 0 || !machine.config.given(name)) continue;

@@ -202,17 +202,21 @@ int run_parsed(const RunOptions& options) {
   if (ranks.ok()) agent.local_size = ranks.value();
   const Result<std::string> program = find_program(options.command.front());
   if (program.ok()) agent.plan.program = program.value();
+  const auto failed = [&](const Status& why, int code) {
+    warn("run", agent.config.warnings());  // the ranks give them, too, but did not begin
+    return fail("run", why, code);
+  };
   for (const auto& [error, code] :
        {std::pair(program.status(), kExitNotFound), std::pair(config_error, kExitFailure),
         std::pair(ranks.status(), kExitFailure)}) {
     const Status alone = cannot_start(&agent, error, code);
-    if (!alone.ok()) return fail("run", alone, code);
+    if (!alone.ok()) return failed(alone, code);
   }
   const Result<int> exit_code = run_job(&agent);
   if (exit_code.ok()) return exit_code.value();
   // What was kept for the other nodes, who have not come.
   if (!agent.plan.start_error.ok()) fail("run", agent.plan.start_error);
-  return fail("run", exit_code.status(), agent.stopped_by != 0 ? 128 + agent.stopped_by : 1);
+  return failed(exit_code.status(), agent.stopped_by != 0 ? 128 + agent.stopped_by : 1);
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ final class HookCalls extends Upcall {
   /** Null: none. */
   static void delete(HookCalls one) {
     if (one == null) return;
-    Pending.HOOKS.decrementAndGet();
+    Pending.endHook();
     one.delete();
   }
 }

@@ -2,16 +2,19 @@
 package io.dt;
 
 import io.dt.raw.Raw;
+import java.lang.ref.Cleaner;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 
 /**
  * An operation under way, with the tensors that dt uses until it is done. Whoever sees its end sets
  * the outcome; its handle is destroyed afterwards, so a call that loses against that finds the
- * outcome. While a hook is set the handle stays as long as the work, which the hook may return. The
- * value is null, DONE, or the DtException of a failure.
+ * outcome. While a hook is set the handle stays until the work is closed or collected, since the hook
+ * may return it. The value is null, DONE, or the DtException of a failure.
  */
 final class Pending extends AtomicReference<Object> {
   private static final long serialVersionUID = 1L;
@@ -31,6 +34,8 @@ final class Pending extends AtomicReference<Object> {
   private transient long handle;
   /** Null once it has ended. */
   transient Work work;
+  /** Null: the handle was destroyed at the end. */
+  private transient volatile KeptHandle kept;
   /** Must not go to the garbage collector meanwhile, which would abort this; null: none. */
   transient Handle by;
   /** In a list of {@link Outstanding}. */
@@ -141,7 +146,8 @@ final class Pending extends AtomicReference<Object> {
     if (HOOKS.get() == 0) {
       Raw.work_destroy(number);
     } else {
-      Handle.CLEANER.register(work, () -> Raw.work_destroy(number));
+      kept = new KeptHandle(work, number);
+      if (HOOKS.get() == 0 || work.isClosed()) kept.end();
     }
     work = null;
     DtException failure = failure();
@@ -150,6 +156,43 @@ final class Pending extends AtomicReference<Object> {
     } else {
       future.completeExceptionally(failure);
     }
+  }
+
+  /** The handle of an ended work, which a hook may still return: until the work is closed or
+   * collected, or no hook is left. It keeps the job. */
+  private static final class KeptHandle implements Runnable {
+    private static final Set<KeptHandle> ALL = ConcurrentHashMap.newKeySet();
+
+    private final long number;
+    private final Cleaner.Cleanable cleanable;
+
+    KeptHandle(Work work, long number) {
+      this.number = number;
+      cleanable = Handle.CLEANER.register(work, this);
+      ALL.add(this);
+    }
+
+    @Override
+    public void run() {
+      ALL.remove(this);
+      Raw.work_destroy(number);
+    }
+
+    /** May be repeated. */
+    void end() {
+      cleanable.clean();
+    }
+  }
+
+  /** For a hook that is gone. */
+  static void endHook() {
+    if (HOOKS.decrementAndGet() == 0) KeptHandle.ALL.forEach(KeptHandle::end);
+  }
+
+  /** The work is closed. */
+  void close() {
+    KeptHandle one = kept;
+    if (one != null) one.end();
   }
 
   /** The end of an operation that was never issued. */

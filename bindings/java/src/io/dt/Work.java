@@ -91,6 +91,11 @@ public final class Work implements AutoCloseable {
   @Override
   public void close() {
     closed = true;
+    pending.close();
+  }
+
+  boolean isClosed() {
+    return closed;
   }
 
   /**
