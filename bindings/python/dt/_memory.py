@@ -2,7 +2,7 @@
 """Memory of dt's as arrays."""
 
 import operator
-from typing import Any, Dict
+from typing import Any, Callable, Dict
 
 from . import _raw
 from ._errors import invalid_state
@@ -72,9 +72,9 @@ class Memory(Region):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
+    def __del__(self, end: Callable[[Callable[[], None]], None] = let_go) -> None:
         if self.address != 0:
-            let_go(self._forget)
+            end(self._forget)
 
     def _forget(self) -> None:
         try:

@@ -406,7 +406,7 @@ class Reducer:
             self._watched[index] = (before, keep)  # as in set_hook()
             try:
                 _raw.reducer_watch(self._handle, index, address, count * Dtype(dtype).itemsize)
-            except Error:
+            except (Error, TypeError):
                 self._watched[index] = before
                 raise
             self._watched[index] = keep

@@ -39,7 +39,12 @@ class Store:
 
     def set(self, key: str, value: Value, timeout: Optional[float] = None) -> None:
         """Sets a key, replacing its value."""
-        _raw.store_set(self._job._handle, key, _bytes(value), milliseconds(timeout))
+        text = value.encode() if isinstance(value, str) else value
+        try:
+            _raw.store_set(self._job._handle, key, text, milliseconds(timeout))
+        except TypeError:
+            _bytes(value)  # says it better
+            raise
 
     def get(self, key: str, timeout: Optional[float] = None) -> bytes:
         """Waits until the key exists and gives its value."""

@@ -165,14 +165,16 @@ class Place:
     launcher: str
 
 
-def let_go(close: Callable[[], None]) -> None:
-    """What __del__ does. Where dt calls Python the garbage collector may run, also on a thread that the handle would
-    have to end: then a thread of its own closes it. It is started without a lock, which this thread may have."""
-    if _raw.may_call():
+def let_go(close: Callable[[], None], may_call: Callable[[], bool] = _raw.may_call,
+           start: Callable[..., int] = _thread.start_new_thread) -> None:
+    """How a handle ends. Where dt calls Python the garbage collector may run, also on a thread that the handle would
+    have to end: then a thread of its own closes it. It is started without a lock, which this thread may have. The
+    defaults are there when Python ends and the names of this module are gone."""
+    if may_call():
         close()
         return
     try:
-        _thread.start_new_thread(close, ())
+        start(close, ())
     except RuntimeError:
         pass  # no more threads, or Python ends: it stays open
 
@@ -187,15 +189,14 @@ class Handle:
         self._destroy = destroy
         self.keeps: Any = None  # to be kept alive until destroy
 
-    def close(self) -> None:
+    def close(self, end: Callable[[Callable[[], None]], None] = let_go) -> None:
         """Drops it now. A second time, or by two threads at once, is no harm."""
         number, self.number = self.number, 0
         if number != 0:
-            self._destroy(number)
+            end(lambda: self._destroy(number))
 
     def __del__(self) -> None:
-        if self.number != 0:
-            let_go(self.close)
+        self.close()
 
     def __reduce_ex__(self, _: Any) -> NoReturn:
         raise TypeError("a handle of dt cannot be copied or pickled")

@@ -247,7 +247,7 @@ static class PsTests
             PsVariable weight = ps.Variable("w", 4, 2);
             Refused(() => weight.Push(new float[7]), "Push: gradients has 7 elements, but there are 4 rows of 2 columns; give");
             Refused(() => weight.Push(new float[8], new long[1]), "there are 1 rows of 2 columns");
-            Refused(() => weight.Push(new float[8], null, double.NaN), "rate is not a number");
+            Refused(() => weight.Push(new float[8], null, double.NaN), "it must be finite, or negative");
             Refused(() => weight.Push(default(Tensor)), "Push: gradients is null");
             Refused(() => weight.Set(new double[8]), "Set: values is not of f32");
             Refused(() => weight.PullAsync(new float[2], new long[] { 4 }), "Pull: rows[0] is 4; variable \"w\" has 4 rows");

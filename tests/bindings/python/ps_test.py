@@ -213,7 +213,7 @@ class Ps(unittest.TestCase):
                     (lambda: weight.pull(rows=[4]), r"^PsVariable.pull: rows\[0\] is 4; variable \"w\" has 4 rows"),
                     (lambda: weight.push(floats([1] * 2), array.array("i", [1])),
                      "^PsVariable.push: rows are of I32; give int64 in host memory, or a list"),
-                    (lambda: weight.push(floats([1] * 8), rate=float("nan")), "rate is not a number"),
+                    (lambda: weight.push(floats([1] * 8), rate=float("nan")), "it must be finite, or negative"),
                     (lambda: ps.variable("w", 0), r"^Ps.variable: rows is 0; it must be in \[1"),
                     (lambda: ps.variable(""), "name has 0 bytes"),
                     (lambda: ps.variable("w", rate=-1), "^Ps.variable: rate is -1; it must be at least 0"),

@@ -291,7 +291,7 @@ final class PsTests {
           () -> weight.push(Tensor.of(new float[7])),
           "PsVariable.push: gradients has 7 elements, but there are 4 rows of 2 columns; give");
       refused(() -> weight.push(eight, new long[1]), "there are 1 rows of 2 columns");
-      refused(() -> weight.push(eight, null, Double.NaN), "rate is not a number");
+      refused(() -> weight.push(eight, null, Double.NaN), "it must be finite, or negative");
       refused(() -> weight.push(null), "PsVariable.push: gradients is null");
       refused(() -> weight.set(Tensor.of(new double[8]), null), "values is not of f32");
       refused(
