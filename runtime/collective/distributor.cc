@@ -14,6 +14,10 @@ int64_t whole_lines(int64_t bytes) { return (bytes + kLineBytes - 1) / kLineByte
 
 int64_t parts(int64_t bytes, int64_t piece) { return (bytes + piece - 1) / piece; }
 
+void add_once(std::vector<int32_t>* ranks, int32_t rank) {
+  if (std::find(ranks->begin(), ranks->end(), rank) == ranks->end()) ranks->push_back(rank);
+}
+
 }  // namespace
 
 Distributor::Cargo Distributor::cargo_of(const Collective& collective, int32_t rank) const {
@@ -172,6 +176,15 @@ Status Distributor::mismatch(const Collective& collective, uint64_t sequence) co
                  found.text);
 }
 
+/// As `from` announced it, with `signature`.
+Lane Distributor::lane_of(const Collective& collective, uint64_t sequence, uint64_t signature,
+                          int32_t from, int32_t to) const {
+  if (is_irregular(collective.kind)) return group_.lanes(from, sequence)[to];
+  Cargo cargo = cargo_of(collective, from);
+  cargo.shared = (signature & flag::kSendShared) != 0;
+  return regular_lane(collective, cargo, from, to);
+}
+
 Status Distributor::add_source(const Collective& collective, uint64_t sequence, uint64_t signature,
                                int32_t rank) {
   const int32_t me = group_.rank();
@@ -179,14 +192,7 @@ Status Distributor::add_source(const Collective& collective, uint64_t sequence, 
   const Extent place = incoming(collective, me, group_.size(), rank);
   if (place.count == 0) return {};
   const Block& block = *group_.peer(rank).block;
-  Lane lane;
-  if (is_irregular(collective.kind)) {
-    lane = group_.lanes(rank, sequence)[me];
-  } else {
-    Cargo cargo = cargo_of(collective, rank);
-    cargo.shared = (signature & flag::kSendShared) != 0;
-    lane = regular_lane(collective, cargo, rank, me);
-  }
+  const Lane lane = lane_of(collective, sequence, signature, rank, me);
   char* target = static_cast<char*>(collective.recv) + place.offset * element;
   const int64_t bytes = place.count * element;
   if ((signature & flag::kInlined) != 0) {
@@ -223,6 +229,8 @@ Status Distributor::plan(const Collective& collective, uint64_t sequence,
   const int32_t me = group_.rank();
   const int32_t size = group_.size();
   const int64_t element = dtype_bytes(collective.dtype);
+  collective_ = &collective;
+  sequence_ = sequence;
   sources_.clear();
   receivers_.clear();
   segments_ = given_ = taken_ = 0;
@@ -349,28 +357,76 @@ Step Distributor::advance() {
   return Step::kDone;
 }
 
+int64_t Distributor::progress(int32_t rank, Counter counter) const {
+  const uint64_t now = (group_.peer(rank).block->*counter).load(std::memory_order_seq_cst);
+  return static_cast<int64_t>(now - base_);
+}
+
+/// Must `from` put another segment for `to` into its ring, when `to` has taken so many?
+bool Distributor::owes(int32_t from, int32_t to, int64_t segments) const {
+  const uint64_t signature = group_.peer(from).block->heads[sequence_ & 1].signature;
+  if (from == to || (signature & (flag::kInlined | flag::kSendShared)) != 0) return false;
+  const Lane lane = lane_of(*collective_, sequence_, signature, from, to);
+  return segments * lane.piece_bytes < lane.count * dtype_bytes(collective_->dtype);
+}
+
+/// The members whose slowness keeps `giver` from filling its next slot. False: there are none.
+bool Distributor::collect_takers(int32_t giver, std::vector<int32_t>* takers) const {
+  const int64_t freed = progress(giver, &Block::given) - group_.shape().slots + 1;
+  bool any = false;
+  for (int32_t rank = 0; rank < group_.size(); ++rank) {
+    if (progress(rank, &Block::taken) >= freed || !owes(giver, rank, 0)) continue;
+    any = true;
+    add_once(takers, rank);
+  }
+  return any;
+}
+
+/// The members that have not given what `taker` takes next. False: there are none.
+bool Distributor::collect_givers(int32_t taker, std::vector<int32_t>* givers) const {
+  const int64_t taken = progress(taker, &Block::taken);
+  bool any = false;
+  for (int32_t rank = 0; rank < group_.size(); ++rank) {
+    if (progress(rank, &Block::given) > taken || !owes(rank, taker, taken)) continue;
+    any = true;
+    add_once(givers, rank);
+  }
+  return any;
+}
+
+/// A member that this one waits for may wait itself: for receivers that free no slot, or for
+/// sources that give nothing. This follows these waits to the members that wait for nobody. Each
+/// member is looked at once as a giver and once as a taker, so the search ends. It finds somebody
+/// where nothing moves: a taker waits for givers that have given no more than it has taken, and a
+/// giver for takers that have taken less than it has given, so no chain of waits is a circle.
+///
+/// Memory order: heads and lanes were complete when their members announced, which this one has
+/// seen, and no member overwrites them before this one announces again. Counters are read while
+/// their owners move. They only grow, so an old value can name a member that has moved on since,
+/// but hides none that stands still.
 std::vector<int32_t> Distributor::awaited() const {
-  std::vector<int32_t> late;
+  const int32_t me = group_.rank();
+  std::vector<int32_t> givers;
+  std::vector<int32_t> takers;
   for (const Source& source : sources_) {
     const bool all = source.done >= parts(source.bytes, source.piece_bytes);
     if (!all && source.shared == nullptr && !given(source.rank, source.done + 1)) {
-      late.push_back(source.rank);
+      givers.push_back(source.rank);
     }
   }
-  if (late.empty()) {
-    const uint64_t wanted = base_ + static_cast<uint64_t>(segments_);
+  if (givers.empty()) {
+    const int64_t wanted = given_ < segments_ ? given_ - group_.shape().slots + 1 : segments_;
     for (const Receiver& each : receivers_) {
-      if (group_.peer(each.rank).block->taken.load() < wanted) late.push_back(each.rank);
+      if (progress(each.rank, &Block::taken) < wanted) takers.push_back(each.rank);
     }
   }
-  // Some of these may wait for others themselves: name those that are furthest behind.
-  uint64_t least = UINT64_MAX;
-  const auto sum = [&](int32_t rank) {
-    const Block& block = *group_.peer(rank).block;
-    return block.given.load() + block.taken.load();
-  };
-  for (const int32_t rank : late) least = std::min(least, sum(rank));
-  std::erase_if(late, [&](int32_t rank) { return sum(rank) > least; });
+  std::vector<int32_t> late;
+  for (size_t g = 0, t = 0; g < givers.size() || t < takers.size();) {
+    const bool gives = g < givers.size();
+    const int32_t rank = gives ? givers[g++] : takers[t++];
+    const bool waits = gives ? collect_takers(rank, &takers) : collect_givers(rank, &givers);
+    if (!waits && rank != me) add_once(&late, rank);
+  }
   std::sort(late.begin(), late.end());
   return late;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -48,15 +49,18 @@ class Distributor {
   bool unbalanced(const Collective& collective, uint64_t sequence) const;
   /// Of those pairs, which.
   Status mismatch(const Collective& collective, uint64_t sequence) const;
-  /// All have announced it, and nothing speaks against it. `signatures` by rank.
+  /// All have announced it, and nothing speaks against it. `signatures` by rank. The collective
+  /// stays there until it ends.
   Status plan(const Collective& collective, uint64_t sequence,
               const std::vector<uint64_t>& signatures);
   /// About a slot of work.
   Step advance();
-  /// Whom the present step waits for.
+  /// The members that the present step waits for and that wait for nobody themselves.
   std::vector<int32_t> awaited() const;
 
  private:
+  using Counter = std::atomic<uint64_t> Block::*;
+
   struct Cargo {
     int64_t bytes = 0;
     int32_t receivers = 0;
@@ -87,6 +91,8 @@ class Distributor {
                     int32_t to) const;
   int64_t make_lanes(const Collective& collective, const Cargo& cargo);
   void put_inline(const Collective& collective, char* area) const;
+  Lane lane_of(const Collective& collective, uint64_t sequence, uint64_t signature, int32_t from,
+               int32_t to) const;
   Status add_source(const Collective& collective, uint64_t sequence, uint64_t signature,
                     int32_t rank);
   void add_receivers(const Collective& collective);
@@ -96,9 +102,15 @@ class Distributor {
   void publish_taken();
   bool given(int32_t rank, int64_t segments) const;
   bool taken(int64_t segments) const;
+  int64_t progress(int32_t rank, Counter counter) const;
+  bool owes(int32_t from, int32_t to, int64_t segments) const;
+  bool collect_takers(int32_t giver, std::vector<int32_t>* takers) const;
+  bool collect_givers(int32_t taker, std::vector<int32_t>* givers) const;
 
   Group& group_;
   Stager stager_;
+  const Collective* collective_ = nullptr;
+  uint64_t sequence_ = 0;
   uint64_t base_ = 0;         ///< segments of all operations before
   int64_t segments_ = 0;      ///< of this one
   int64_t own_segments_ = 0;  ///< of the own cargo

@@ -8,9 +8,11 @@
 #include <thread>
 
 #include "backend/host/host_backend.h"
+#include "collective/blocks.h"
 #include "play.h"
 
 using namespace conformance;
+using dt::collective::Blocks;
 
 namespace {
 
@@ -36,6 +38,78 @@ std::vector<int32_t> in_order(const std::vector<int32_t>& counts) {
     nodes.insert(nodes.end(), static_cast<size_t>(counts[node]), static_cast<int32_t>(node));
   }
   return nodes;
+}
+
+/// A rank that announces an operation also takes the steps that it can take at once: it fills its
+/// ring, or reads one. So the message goes around the ring several times.
+constexpr int64_t kLong = 20'000;
+
+std::shared_ptr<const Blocks> uneven_blocks(Kind kind, int32_t rank, int32_t size) {
+  auto blocks = std::make_shared<Blocks>();
+  for (int32_t other = 0; other < size; ++other) {
+    const bool same = kind == Kind::kAllgatherv;
+    const auto count = [&](int32_t from, int32_t to) {
+      return kLong - 1000 * (same ? from : (from + 2 * to) % size);
+    };
+    blocks->outgoing.push_back({same ? 0 : other * kLong, count(rank, other)});
+    blocks->incoming.push_back({other * kLong, count(other, rank)});
+  }
+  return blocks;
+}
+
+/// Rank `late` stops after it has announced the operation, or before; rank 1 is the root. With
+/// `shares` the send buffers of the other even ranks lie in the arena.
+void check_late(const std::vector<int32_t>& nodes, Kind kind, bool announces, int32_t late,
+                bool shares) {
+  CAPTURE(announces);
+  CAPTURE(late);
+  CAPTURE(shares);
+  Setup setup = on_nodes(nodes);
+  setup.host.by_caller = true;  // what a rank does not ask for stands still
+  std::atomic<int64_t> moved{0};
+  play(setup, [&](Rank& rank) {
+    auto* const backend = dynamic_cast<dt::backend::HostBackend*>(rank.backend.get());
+    std::vector<float> send(5 * kLong, 1);
+    std::vector<float> recv(5 * kLong);
+    Collective one = allreduce_f32(send.data(), recv.data(), kLong);
+    one.kind = kind;
+    one.root = dt::is_irregular(kind) ? 0 : 1;
+    if (dt::is_irregular(kind)) one.blocks = uneven_blocks(kind, rank.rank, rank.size);
+    void* memory = nullptr;
+    if (shares && rank.rank % 2 == 0 && rank.rank != late) {
+      auto allocated = backend->allocate(static_cast<int64_t>(send.size() * sizeof(float)));
+      rank.expect_ok(allocated.status(), "allocate");
+      one.send = memory = allocated.value();
+    }
+    const auto work = std::make_shared<Work>();
+    const bool waits = rank.rank != late;
+    if (waits || announces) rank.expect_ok(backend->submit(one, work), "submit");
+    // All other ranks go on until nothing moves on any of them.
+    dt::backend::HostBackend::Advance advance;
+    for (bool over = false; !over;) {
+      rank.meet();
+      moved = 0;
+      rank.meet();
+      while (waits && backend->try_advance(&advance, true) &&
+             advance.step == dt::collective::Step::kProgressed) {
+        ++moved;
+      }
+      rank.meet();
+      over = moved == 0;
+    }
+    if (waits) {
+      rank.expect(advance.awaited == std::vector<int32_t>{late},
+                  dt::format("waits for %zu, first %d", advance.awaited.size(),
+                             advance.awaited.empty() ? -1 : advance.awaited[0]));
+      rank.expect(!work->done(), "not done");
+    }
+    rank.meet();
+    backend->interrupt(Status(Code::kAborted, "over"));
+    if (waits || announces) {
+      rank.expect(backend->wait(*work, {Deadline::after_ms(30'000)}), "ends");
+    }
+    rank.expect_ok(backend->release(memory), "release");
+  });
 }
 
 }  // namespace
@@ -147,53 +221,23 @@ TEST_CASE("Levels: between hosts, too") {
 }
 
 TEST_CASE("Levels: who is late is named, and not the relay that waits for it") {
-  // Who announces takes the steps that it can take at once: a ring is filled, or read, at most. So
-  // the message goes around the ring several times.
-  constexpr int64_t kLong = 20'000;
   for (const Kind kind : {Kind::kAllreduce, Kind::kBroadcast, Kind::kAllgather}) {
     for (const bool announces : {false, true}) {
       for (const int32_t late : {0, 1, 2, 3, 4}) {
         CAPTURE(static_cast<int>(kind));
-        CAPTURE(announces);
-        CAPTURE(late);
-        Setup setup = on_nodes(in_order({2, 3}));
-        setup.host.by_caller = true;  // what a rank does not ask for stands still
-        std::atomic<int64_t> moved{0};
-        play(setup, [&](Rank& rank) {
-          auto* const backend = dynamic_cast<dt::backend::HostBackend*>(rank.backend.get());
-          std::vector<float> send(kLong, 1);
-          std::vector<float> recv(5 * kLong);
-          Collective one = allreduce_f32(send.data(), recv.data(), kLong);
-          one.kind = kind;
-          one.root = 1;
-          const auto work = std::make_shared<Work>();
-          const bool waits = rank.rank != late;
-          if (waits || announces) rank.expect_ok(backend->submit(one, work), "submit");
-          // Everybody else goes on until nothing moves on any rank.
-          dt::backend::HostBackend::Advance advance;
-          for (bool over = false; !over;) {
-            rank.meet();
-            moved = 0;
-            rank.meet();
-            while (waits && backend->try_advance(&advance, true) &&
-                   advance.step == dt::collective::Step::kProgressed) {
-              ++moved;
-            }
-            rank.meet();
-            over = moved == 0;
-          }
-          if (waits) {
-            rank.expect(advance.awaited == std::vector<int32_t>{late},
-                        dt::format("waits for %zu, first %d", advance.awaited.size(),
-                                   advance.awaited.empty() ? -1 : advance.awaited[0]));
-            rank.expect(!work->done(), "not done");
-          }
-          rank.meet();
-          backend->interrupt(Status(Code::kAborted, "over"));
-          if (waits || announces) {
-            rank.expect(backend->wait(*work, {Deadline::after_ms(30'000)}), "ends");
-          }
-        });
+        check_late(in_order({2, 3}), kind, announces, late, false);
+      }
+    }
+  }
+}
+
+TEST_CASE("Levels: gather and its like name the late rank, not the ranks that wait for it") {
+  for (const Kind kind :
+       {Kind::kGather, Kind::kScatter, Kind::kAlltoall, Kind::kAlltoallv, Kind::kAllgatherv}) {
+    for (const bool shares : {false, true}) {
+      for (const int32_t late : {0, 1, 2, 3, 4}) {
+        CAPTURE(std::string(dt::kind_name(kind)));
+        check_late(std::vector<int32_t>(5, 0), kind, true, late, shares);
       }
     }
   }
