@@ -251,7 +251,8 @@ uint64_t SecureConnection::delivered_bytes() const {
 
 size_t SecureConnection::kept_bytes() const {
   if (state_->connection == nullptr) return 0;
-  return state_->connection->kept_bytes() + state_->unsealed_kept;
+  const size_t tls_kept = state_->tls == nullptr ? 0 : state_->tls->kept_bytes();
+  return state_->connection->kept_bytes() + state_->unsealed_kept + tls_kept;
 }
 
 void SecureConnection::limit_kernel_buffers(int bytes) {

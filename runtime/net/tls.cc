@@ -2,6 +2,7 @@
 #include "net/tls.h"
 
 #include <openssl/bio.h>
+#include <openssl/buffer.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
@@ -29,7 +30,6 @@ constexpr char kGroups[] = "X25519:P-256";
 // AES-GCM may seal 2^24.5 records with one key (RFC 8446, 5.5).
 constexpr uint64_t kRecordsPerKey = 1 << 22;
 constexpr size_t kRecordBytes = 16 << 10;  // RFC 8446, 5.1
-constexpr size_t kPieceBytes = 4 * kRecordBytes;
 
 TlsState* state_of(SSL* ssl) { return static_cast<TlsState*>(SSL_get_app_data(ssl)); }
 
@@ -90,11 +90,17 @@ std::string tls_reason() {
   return text == nullptr ? "it ended the greeting" : text;
 }
 
+/// BIO_reset() would clear all that the BIO has ever grown to.
 void drain(BIO* from, std::string* to) {
-  char* data = nullptr;
-  const long bytes = BIO_get_mem_data(from, &data);
-  if (bytes > 0) to->append(data, static_cast<size_t>(bytes));
-  (void)BIO_reset(from);
+  const size_t bytes = BIO_ctrl_pending(from);
+  const size_t before = to->size();
+  to->resize(before + bytes);
+  (void)BIO_read(from, to->data() + before, static_cast<int>(bytes));
+}
+
+size_t capacity_of(BIO* memory) {
+  BUF_MEM* buffer = nullptr;
+  return BIO_get_mem_ptr(memory, &buffer) == 1 ? buffer->max : 0;
 }
 
 Status broken_tls(const std::string& why) {
@@ -178,16 +184,17 @@ void Tls::renew_key() {
   if (SSL_key_update(state_->ssl, SSL_KEY_UPDATE_NOT_REQUESTED) == 1) records_ = 0;
 }
 
+/// A record at a time, here and in open(): the BIOs keep the memory of the most they have held.
 Status Tls::seal(std::string_view plain, std::string* wire) {
   SSL* ssl = state_->ssl;
   while (!plain.empty()) {
     renew_key();
     ERR_clear_error();
     size_t taken = 0;
-    if (SSL_write_ex(ssl, plain.data(), std::min(plain.size(), kPieceBytes), &taken) != 1) {
+    if (SSL_write_ex(ssl, plain.data(), std::min(plain.size(), kRecordBytes), &taken) != 1) {
       return broken_tls(tls_reason());
     }
-    records_ += (taken + kRecordBytes - 1) / kRecordBytes;
+    ++records_;
     plain.remove_prefix(taken);
     drain(SSL_get_wbio(ssl), wire);
   }
@@ -195,26 +202,39 @@ Status Tls::seal(std::string_view plain, std::string* wire) {
 }
 
 Status Tls::open(const char* wire, size_t bytes, std::string* plain) {
-  SSL* ssl = state_->ssl;
-  ERR_clear_error();
-  if (bytes > 0 && BIO_write(SSL_get_rbio(ssl), wire, static_cast<int>(bytes)) < 0) {
-    return Status(Code::kOutOfMemory, "no memory for an encrypted connection");
-  }
+  do {
+    const size_t taken = std::min(bytes, kRecordBytes);
+    ERR_clear_error();
+    if (taken > 0 && BIO_write(SSL_get_rbio(state_->ssl), wire, static_cast<int>(taken)) < 0) {
+      return Status(Code::kOutOfMemory, "no memory for an encrypted connection");
+    }
+    DT_TRY(read_records(plain));
+    wire += taken;
+    bytes -= taken;
+  } while (bytes > 0);
+  return {};
+}
+
+Status Tls::read_records(std::string* plain) {
   char piece[kRecordBytes];
   for (;;) {
     size_t got = 0;
-    const int result = SSL_read_ex(ssl, piece, sizeof piece, &got);
+    const int result = SSL_read_ex(state_->ssl, piece, sizeof piece, &got);
     if (result == 1) {
       plain->append(piece, got);
       continue;
     }
-    const int error = SSL_get_error(ssl, result);
+    const int error = SSL_get_error(state_->ssl, result);
     if (error == SSL_ERROR_WANT_READ) return {};
     const std::string why =
         error == SSL_ERROR_ZERO_RETURN ? std::string("the other side ended it") : tls_reason();
     ERR_clear_error();
     return broken_tls(why);
   }
+}
+
+size_t Tls::kept_bytes() const {
+  return capacity_of(SSL_get_rbio(state_->ssl)) + capacity_of(SSL_get_wbio(state_->ssl));
 }
 
 // ---- on a socket ----

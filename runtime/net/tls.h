@@ -36,6 +36,8 @@ class Tls {
   Status seal(std::string_view plain, std::string* wire);
   /// Whole records become plain bytes; the rest waits for the next call.
   Status open(const char* wire, size_t bytes, std::string* plain);
+  /// The memory of both directions, which stays until the end of the connection.
+  size_t kept_bytes() const;
 
   // After the greeting, on a non-blocking socket, whose unread bytes begin with a record.
   void attach(int fd);
@@ -52,6 +54,7 @@ class Tls {
  private:
   explicit Tls(std::unique_ptr<TlsState> state);
   void renew_key();
+  Status read_records(std::string* plain);
   ssize_t failed(int result);
 
   const std::unique_ptr<TlsState> state_;

@@ -201,6 +201,26 @@ TEST_CASE("Guard: encrypted data are not plain, arrive whole, and break when the
   CHECK(plain == "");
 }
 
+TEST_CASE("Tls: however much is sealed and opened, it keeps the memory of a record each way") {
+  constexpr size_t kMostKept = 24 << 10;  // a record, and a third more as OpenSSL grows it
+  End client(secure(SecurityMode::kEncrypt), Side::kClient);
+  End server(secure(SecurityMode::kEncrypt), Side::kServer);
+  converse(&client, &server, 1000);
+  const auto sealing = client.guard.take_tls();
+  const auto opening = server.guard.take_tls();
+  const size_t greeted = opening->kept_bytes();
+  CHECK(greeted > 0);
+  const std::string large(256 << 10, 'x');
+  std::string wire;
+  REQUIRE(sealing->seal(large, &wire).ok());
+  CHECK(sealing->kept_bytes() < kMostKept + greeted);
+  std::string plain;
+  REQUIRE(opening->open(wire.data(), wire.size(), &plain).ok());
+  CHECK(plain == large);
+  CHECK(opening->kept_bytes() > greeted);
+  CHECK(opening->kept_bytes() < kMostKept + greeted);
+}
+
 TEST_CASE("Guard: another token is refused, on both sides and for good") {
   End client(secure(SecurityMode::kAuth, kDigitsB), Side::kClient);
   End server(secure(SecurityMode::kAuth), Side::kServer);

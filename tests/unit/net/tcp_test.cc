@@ -396,7 +396,9 @@ TEST_CASE("SecureConnection: shared bytes stay shared until the peer takes them"
   CHECK((received == "head" + large + large + "tail"));  // not printed
   server.loop->run([&] {
     CHECK(served->queued_bytes() == 0);
-    CHECK(served->kept_bytes() < 64);
+    // The queue is empty; TLS keeps the memory of one record.
+    CHECK(served->kept_bytes() > 16 << 10);
+    CHECK(served->kept_bytes() < 24 << 10);
     served.reset();
     dialled.reset();
   });
