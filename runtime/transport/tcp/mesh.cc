@@ -16,6 +16,8 @@ constexpr size_t kGreetingMax = 1024;  // but see greeting_limit()
 // Connections of ranks that no communicator asked for yet; more are dropped.
 constexpr size_t kUnclaimedMax = 16384;
 constexpr size_t kPartingMax = 1024;
+constexpr char kSameAddress[] =
+    "two hosts may have the same address, so choose another interface with network.interface";
 // Communicators that are remembered after their end, to refuse late connections: twice as many at
 // most. Those of older ones count as unclaimed.
 constexpr size_t kEndedMax = 32768;
@@ -146,11 +148,10 @@ Status Mesh::judge(const Hello& hello) const {
   const auto refuse = [&](const std::string& why) { return Status(Code::kInvalidArgument, why); };
   const std::string own = own_text();
   if (hello.session != options_.session) {
-    return refuse(own + " belongs to another job or attempt; two hosts may have the same address");
+    return refuse(own + " belongs to another job or attempt; " + kSameAddress);
   }
   if (hello.to != options_.rank) {
-    return refuse(format("this is %s, not rank %d; two hosts may have the same address",
-                         own.c_str(), hello.to));
+    return refuse(format("this is %s, not rank %d; %s", own.c_str(), hello.to, kSameAddress));
   }
   if (hello.from < 0 || hello.from >= options_.world_size || hello.from == options_.rank) {
     return refuse(format("%s has no peer of rank %d; report this", own.c_str(), hello.from));
@@ -219,10 +220,13 @@ void Mesh::dial(const Key& key, Connected done) {
                             to.text().c_str(), status.message().c_str());
       return Status(std::move(info));
     }
-    info.message = format(
-        "%s cannot reach %s: %s; open TCP between the hosts (network.port_range "
-        "pins the ports), or choose another interface with network.interface",
-        own.c_str(), to.text().c_str(), status.message().c_str());
+    // The network let a call through that was answered: the refusal says what to do.
+    const bool answered = status.message().starts_with(kRefuses);
+    info.message =
+        format("%s cannot reach %s: %s%s", own.c_str(), to.text().c_str(), status.message().c_str(),
+               answered ? ""
+                        : "; open TCP between the hosts (network.port_range pins the "
+                          "ports), or choose another interface with network.interface");
     return Status(std::move(info));
   };
   auto connecting = begin_connect(to.address, address_);

@@ -250,6 +250,8 @@ TEST_CASE("Mesh: calls for a communicator that has ended are refused, not kept")
     CHECK(broken->status.code() == Code::kPeerLost);
     CHECK(contains(broken->status.message(),
                    "it refuses: communicator \"broken\" has failed on rank 1 (host1) at"));
+    // The network is not the reason.
+    CHECK(broken->status.message().ends_with("; its own error says why"));
     const AnswerPtr destroyed = scene.connect(0, "destroyed");
     REQUIRE(destroyed->done.wait(kPatient));
     CHECK(destroyed->status.code() == Code::kAborted);
@@ -277,6 +279,8 @@ TEST_CASE("Mesh: only a rank of the job that is to call is let in") {
                             scene.peers[1].address.text().c_str(), from)));
     }
   }
+  const AnswerPtr foreign = scene.dial({kSession + 1, 0, 1, "c"});
+  CHECK(contains(foreign->status.message(), "choose another interface with network.interface"));
   CHECK(scene.dial({kSession, 3, 1, ""})->status.message() == "");  // a probe, as of a ring
   CHECK(contains(scene.dial({kSession, 3, 1, "c"})->status.message(), "dials rank 3, not the"));
 }
