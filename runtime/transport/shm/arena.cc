@@ -134,7 +134,7 @@ void HostArena::peer_left(int32_t local_rank) {
 
 Status HostArena::map_headers() {
   const int64_t own = options_.local_rank * kSectionBytes;
-  if (fallocate(fd_, 0, own, kPageBytes) != 0) return shortage(kPageBytes, errno_text(errno));
+  DT_TRY(reserve_pages(own, kPageBytes));
   for (int32_t rank = 0; rank < options_.local_size; ++rank) {
     DT_TRY_VALUE(char* page, map(rank, 0, kPageBytes));
     headers_.push_back(reinterpret_cast<SectionHeader*>(page));
@@ -261,11 +261,15 @@ Status HostArena::reserve(char* address, const Block& block) const {
       errno != EINVAL) {
     return shortage(block.bytes, errno_text(errno));
   }
+  return reserve_pages(options_.local_rank * kSectionBytes + block.offset, block.bytes);
+}
+
+Status HostArena::reserve_pages(int64_t offset, int64_t bytes) const {
   int result;
   do {
-    result = fallocate(fd_, 0, options_.local_rank * kSectionBytes + block.offset, block.bytes);
+    result = fallocate(fd_, 0, offset, bytes);
   } while (result != 0 && errno == EINTR);
-  return result == 0 ? Status() : shortage(block.bytes, errno_text(errno));
+  return result == 0 ? Status() : shortage(bytes, errno_text(errno));
 }
 
 Result<void*> HostArena::allocate(int64_t bytes, Use use) {

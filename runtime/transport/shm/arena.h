@@ -180,6 +180,7 @@ class HostArena {
   void reap();
   void settle(char* address, const Block& block);
   Status reserve(char* address, const Block& block) const;
+  Status reserve_pages(int64_t offset, int64_t bytes) const;
   Status shortage(int64_t bytes, const std::string& why) const;
   Result<char*> map(int32_t local_rank, int64_t offset, int64_t bytes) const;
   static void drop_oldest(Views& views);
