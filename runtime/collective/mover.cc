@@ -162,9 +162,9 @@ Status Mover::plan_pull(const std::vector<uint64_t>& signatures,
   for (const int32_t rank : others_) {
     if (rooted ? me == root : !only_root_reads || rank == root) readers_.push_back(rank);
   }
-  reads_ = rooted || !only_root_reads || me == root;
+  const bool reads = rooted || !only_root_reads || me == root;
   if ((shares_ || !is_read()) && way_ == Way::kExchange) filled_ = segments_;
-  if (!reads_) consumed_ = segments_;
+  if (!reads) consumed_ = segments_;
   plan_relay();
   // Nobody waits for these; they keep awaited() from blaming this member.
   Block& own = *group_.own().block;

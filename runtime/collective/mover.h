@@ -16,9 +16,10 @@ enum class Step { kDone, kProgressed, kBlocked };
 
 /// Moves the data of one collective that is too large to travel with its announcement.
 ///
-/// Words. A *segment* is what moves at once: at most a slot of elements. Each member has three
+/// Words. A *segment* is what moves at once: at most a slot of elements. Each member has four
 /// counters of segments in its block, never reset; an operation of T segments adds T to each of
 /// them on every member, whatever the member did, so all members know the base of the next one.
+/// (In communicators of one level `relayed` stays 0.)
 ///   filled    the member's contribution to the segment can be read (in its ring, or in its own
 ///             send buffer if that lies in the arena: then nothing is copied)
 ///   reduced   two-phase only: the member summed its part of the segment, in its own slot
@@ -45,7 +46,7 @@ enum class Step { kDone, kProgressed, kBlocked };
 /// member of its node may read until that one consumed the segment; in a two-phase allreduce over
 /// what it had put there for the member whose part it is, which has summed it. Each stage of a
 /// segment waits for earlier stages of that segment, or for `consumed` of an older one: so no wait
-/// closes a circle. `relayed` stands still in communicators of one level.
+/// closes a circle.
 ///
 /// Each element is summed in rank order on every way, so the bits do not depend on the way.
 class Mover {
@@ -60,7 +61,7 @@ class Mover {
   bool fill_ahead();
   /// The operation that was begun will not be planned, on no member.
   void drop();
-  /// Called when all members announced: `heads` and `details` by rank.
+  /// Called when all members announced: `signatures` and `details` by rank.
   Status plan(const Collective& collective, const std::vector<uint64_t>& signatures,
               const std::vector<const Detail*>& details);
   /// At most one segment of work.
@@ -134,7 +135,6 @@ class Mover {
   int64_t consumed_ = 0;
   int64_t relayed_ = 0;
   bool relays_data_ = false;  ///< over two levels
-  bool reads_ = false;        ///< this member consumes something
   bool shares_ = false;       ///< peers read this member's send buffer: it ends with them
   std::vector<Source> sources_;
   std::vector<int32_t> fillers_;  ///< other members that fill their ring

@@ -59,8 +59,6 @@ struct Stage {
   bool empty() const { return local.empty() && sends.empty() && receives.empty() && sums.empty(); }
 };
 
-/// The average of these is divided at the end; of floats, each contribution is scaled.
-
 /// What pays for so many hosts and bytes, of a buffer or, of an allgather or reduce-scatter, of a
 /// block; measured in docs/measured/host.md. Sums of f16 and bf16 are rounded where they are passed
 /// on, so these take no ring, which does that H - 1 times.
