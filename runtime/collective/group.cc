@@ -118,13 +118,6 @@ Group::~Group() {
   options_.arena->retire(std::move(adopted_), &own->detached, static_cast<uint32_t>(size()));
 }
 
-int32_t Group::rank_of_local(int32_t local_rank) const {
-  for (int32_t rank = 0; rank < size(); ++rank) {
-    if (options_.members[rank].local_rank == local_rank) return rank;
-  }
-  return -1;
-}
-
 void Group::map_slots(int64_t at_least) {
   const int64_t slots = std::min(std::max(at_least, 2 * mapped_slots_ + 1), options_.shape.slots);
   arena().map_pages(own().ring + mapped_slots_ * options_.shape.slot_bytes,

@@ -61,7 +61,6 @@ class Group {
   shm::HostArena& arena() const { return *options_.arena; }
   const Peer& peer(int32_t rank) const { return peers_[rank]; }
   const Peer& own() const { return peers_[options_.rank]; }
-  int32_t rank_of_local(int32_t local_rank) const;
   /// By the NUMA nodes of the members.
   const Levels& levels() const { return levels_; }
 
