@@ -54,6 +54,14 @@ uint16_t Address::port() const {
   return ntohs(reinterpret_cast<const sockaddr_in&>(storage).sin_port);
 }
 
+void Address::set_port(uint16_t port) {
+  if (family() == AF_INET6) {
+    reinterpret_cast<sockaddr_in6&>(storage).sin6_port = htons(port);
+  } else {
+    reinterpret_cast<sockaddr_in&>(storage).sin_port = htons(port);
+  }
+}
+
 std::string Address::host() const {
   char text[NI_MAXHOST];
   if (getnameinfo(reinterpret_cast<const sockaddr*>(&storage), length, text, sizeof text, nullptr,

@@ -20,6 +20,7 @@ struct Address {
 
   int family() const { return storage.ss_family; }
   uint16_t port() const;
+  void set_port(uint16_t port);
   /// "10.0.0.5" or "fe80::1%eth0".
   std::string host() const;
   /// "10.0.0.5:4711" or "[::1]:4711".

@@ -150,20 +150,12 @@ Result<std::string> bind_host(const std::string& host) {
   return std::all_of(addresses.begin(), addresses.end(), is_loopback) ? std::string() : host;
 }
 
-bool same_host_address(const Address& a, const Address& b) { return same_prefix(a, b, 128); }
-
 Result<Address> route_source(const Address& to) {
   const int fd = socket(to.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return Status(Code::kSystem, "cannot make a socket: " + errno_text(errno));
   Address target = to;
   // A datagram socket only looks the route up; any port will do where none is known.
-  if (to.family() == AF_INET6) {
-    auto& v6 = reinterpret_cast<sockaddr_in6&>(target.storage);
-    if (v6.sin6_port == 0) v6.sin6_port = htons(9);
-  } else {
-    auto& v4 = reinterpret_cast<sockaddr_in&>(target.storage);
-    if (v4.sin_port == 0) v4.sin_port = htons(9);
-  }
+  if (target.port() == 0) target.set_port(9);
   Address source;
   source.length = sizeof source.storage;
   const bool found =
@@ -175,11 +167,7 @@ Result<Address> route_source(const Address& to) {
     return Status(Code::kSystem,
                   format("no route to %s: %s", to.host().c_str(), errno_text(error).c_str()));
   }
-  if (source.family() == AF_INET6) {
-    reinterpret_cast<sockaddr_in6&>(source.storage).sin6_port = 0;
-  } else {
-    reinterpret_cast<sockaddr_in&>(source.storage).sin_port = 0;
-  }
+  source.set_port(0);
   return source;
 }
 

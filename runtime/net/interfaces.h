@@ -36,8 +36,6 @@ bool means_anywhere(const std::string& host);
 /// Where to listen for other hosts that know this one as `host`: at it, or on all interfaces
 /// (empty) where that leads to loopback and is not meant. May block, like resolve_now().
 Result<std::string> bind_host(const std::string& host);
-/// Same family and same bits; the port does not count.
-bool same_host_address(const Address& a, const Address& b);
 
 /// The address of this host from which packets to `to` leave, by its routes. Sends nothing.
 Result<Address> route_source(const Address& to);

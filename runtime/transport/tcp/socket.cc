@@ -180,14 +180,6 @@ void settle_congestion(const Socket& socket, const std::string& choice) {
   if (system != congestion_of(socket.fd())) (void)use_congestion(socket.fd(), system);
 }
 
-void set_port(net::Address* address, uint16_t port) {
-  if (address->family() == AF_INET6) {
-    reinterpret_cast<sockaddr_in6&>(address->storage).sin6_port = htons(port);
-  } else {
-    reinterpret_cast<sockaddr_in&>(address->storage).sin_port = htons(port);
-  }
-}
-
 Result<PortRange> parse_port_range(const std::string& text) {
   PortRange range;
   if (text.empty() || text == "0") return range;
@@ -225,7 +217,7 @@ Result<Socket> listen_on(net::Address address, PortRange ports) {
   (void)setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   int error = 0;
   for (uint32_t port = ports.first; port <= ports.last; ++port) {
-    set_port(&address, static_cast<uint16_t>(port));
+    address.set_port(static_cast<uint16_t>(port));
     // Two sockets may bind a port that nobody listens on: listen() decides.
     if (bind(socket.fd(), raw(address), address.length) == 0 &&
         listen(socket.fd(), kBacklog) == 0) {
@@ -260,7 +252,7 @@ Result<Socket> begin_connect(const net::Address& to, const net::Address& source)
   (void)setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   if (source.length > 0 && source.family() == to.family()) {
     net::Address from = source;
-    set_port(&from, 0);
+    from.set_port(0);
     // Best effort: without the one, a port that differs for all peers is taken, and there are few;
     // without the other, the kernel chooses the source by its routes.
     (void)setsockopt(socket.fd(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);

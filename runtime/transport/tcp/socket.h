@@ -94,7 +94,6 @@ Result<Socket> listen_on(net::Address address, PortRange ports);
 Result<Socket> begin_connect(const net::Address& to, const net::Address& source);
 /// The errno value of a connect() that ended; 0: connected.
 int connect_error(const Socket& socket);
-void set_port(net::Address* address, uint16_t port);
 
 /// What an errno value of connecting means to the user: "Connection refused: the host answers, ..."
 std::string connect_error_text(int error);
