@@ -40,10 +40,4 @@ void Space::give(int64_t offset, int64_t bytes) {
   gaps_[offset] = end;
 }
 
-int64_t Space::free_bytes() const {
-  int64_t total = 0;
-  for (const auto& [begin, end] : gaps_) total += end - begin;
-  return total;
-}
-
 }  // namespace dt::shm

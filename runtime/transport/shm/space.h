@@ -18,7 +18,6 @@ class Space {
   int64_t take(int64_t bytes, int64_t alignment);
   /// Gives back exactly what take() gave.
   void give(int64_t offset, int64_t bytes);
-  int64_t free_bytes() const;
 
  private:
   std::map<int64_t, int64_t> gaps_;  ///< begin -> end
