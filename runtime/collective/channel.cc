@@ -30,19 +30,6 @@ void prefetch_for_writing(const void* line) {
 #endif
 }
 
-template <size_t N>
-void put_text(char (&target)[N], const std::string& text) {
-  const size_t length = std::min(text.size(), N - 1);
-  memcpy(target, text.data(), length);
-  target[length] = '\0';
-}
-
-/// The peer may be broken in any way: its text need not end.
-template <size_t N>
-std::string get_text(const char (&source)[N]) {
-  return std::string(source, strnlen(source, N));
-}
-
 }  // namespace
 
 Channel::Channel(Group& group)

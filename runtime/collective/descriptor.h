@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -33,6 +35,19 @@ int64_t contribution(const Collective& collective, int32_t members);
 
 /// `allreduce f32 sum x 1000, "bucket 3"`.
 std::string describe(uint64_t signature, int64_t count, const std::string& name);
+
+/// A text of an announcement, cut if long.
+template <size_t N>
+void put_text(char (&target)[N], const std::string& text) {
+  const size_t length = std::min(text.size(), N - 1);
+  memcpy(target, text.data(), length);
+  target[length] = '\0';
+}
+/// The peer may be broken in any way: its text need not end.
+template <size_t N>
+std::string get_text(const char (&source)[N]) {
+  return std::string(source, strnlen(source, N));
+}
 
 /// ` "bucket 3"`, cut if long; empty without a name.
 std::string label_text(const std::string& name);

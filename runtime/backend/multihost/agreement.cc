@@ -2,7 +2,6 @@
 #include "backend/multihost/agreement.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 
 #include "collective/blocks.h"
@@ -12,18 +11,8 @@ namespace dt::backend {
 namespace {
 
 namespace flag = collective::flag;
-
-template <size_t N>
-void put_text(char (&target)[N], const std::string& text) {
-  const size_t length = std::min(text.size(), N - 1);
-  memcpy(target, text.data(), length);
-  target[length] = '\0';
-}
-
-template <size_t N>
-std::string get_text(const char (&source)[N]) {
-  return std::string(source, strnlen(source, N));
-}
+using collective::get_text;
+using collective::put_text;
 
 bool irregular(const Said& said) {
   return is_irregular(static_cast<collective::Kind>(said.signature & 0xff));
