@@ -203,7 +203,7 @@ int run_parsed(const RunOptions& options) {
   const Result<std::string> program = find_program(options.command.front());
   if (program.ok()) agent.plan.program = program.value();
   const auto failed = [&](const Status& why, int code) {
-    warn("run", agent.config.warnings());  // the ranks give them, too, but did not begin
+    warn("run", agent.config.warnings());  // a rank gives them too, if it begins
     return fail("run", why, code);
   };
   for (const auto& [error, code] :

@@ -13,8 +13,8 @@ import java.util.concurrent.atomic.AtomicReference;
 /**
  * An operation under way, with the tensors that dt uses until it is done. Whoever sees its end sets
  * the outcome; its handle is destroyed afterwards, so a call that loses against that finds the
- * outcome. While a hook is set the handle stays until the work is closed or collected, since the hook
- * may return it. The value is null, DONE, or the DtException of a failure.
+ * outcome. While a hook is set the handle stays as long as the work, which the hook may return. The
+ * value is null, DONE, or the DtException of a failure.
  */
 final class Pending extends AtomicReference<Object> {
   private static final long serialVersionUID = 1L;
@@ -34,8 +34,6 @@ final class Pending extends AtomicReference<Object> {
   private transient long handle;
   /** Null once it has ended. */
   transient Work work;
-  /** Null: the handle was destroyed at the end. */
-  private transient volatile KeptHandle kept;
   /** Must not go to the garbage collector meanwhile, which would abort this; null: none. */
   transient Handle by;
   /** In a list of {@link Outstanding}. */
@@ -146,8 +144,8 @@ final class Pending extends AtomicReference<Object> {
     if (HOOKS.get() == 0) {
       Raw.work_destroy(number);
     } else {
-      kept = new KeptHandle(work, number);
-      if (HOOKS.get() == 0 || work.isClosed()) kept.end();
+      KeptHandle kept = new KeptHandle(work, number);
+      if (HOOKS.get() == 0) kept.end();
     }
     work = null;
     DtException failure = failure();
@@ -158,8 +156,10 @@ final class Pending extends AtomicReference<Object> {
     }
   }
 
-  /** The handle of an ended work, which a hook may still return: until the work is closed or
-   * collected, or no hook is left. It keeps the job. */
+  /**
+   * The handle of an ended work, which a hook may still return, also a closed one: until the work is
+   * collected or no hook is left. It keeps the job.
+   */
   private static final class KeptHandle implements Runnable {
     private static final Set<KeptHandle> ALL = ConcurrentHashMap.newKeySet();
 
@@ -187,12 +187,6 @@ final class Pending extends AtomicReference<Object> {
   /** For a hook that is gone. */
   static void endHook() {
     if (HOOKS.decrementAndGet() == 0) KeptHandle.ALL.forEach(KeptHandle::end);
-  }
-
-  /** The work is closed. */
-  void close() {
-    KeptHandle one = kept;
-    if (one != null) one.end();
   }
 
   /** The end of an operation that was never issued. */

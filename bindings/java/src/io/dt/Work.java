@@ -91,11 +91,6 @@ public final class Work implements AutoCloseable {
   @Override
   public void close() {
     closed = true;
-    pending.close();
-  }
-
-  boolean isClosed() {
-    return closed;
   }
 
   /**
