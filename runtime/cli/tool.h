@@ -8,7 +8,7 @@
 
 namespace dt::cli {
 
-/// The settings of a command that is no rank of any job. Prints their warnings, as warn(name, ...).
+/// Loads the settings of a command that joins no job, and prints their warnings as warn() does.
 Result<Config> tool_config(const char* name);
 /// How such a command connects to a store: with the token that is found here.
 Result<store::ClientOptions> tool_options(const Config& config, const net::HostPort& address);

@@ -130,7 +130,7 @@ public class DtException extends RuntimeException {
         new Data(Status.INVALID_ARGUMENT.number(), -1, "", 0, "", -1, message, null));
   }
 
-  /** Of a call that the operating system has refused this layer. */
+  /** For a system call of the Java bindings that failed. */
   static SystemException system(String message, Throwable cause) {
     return new SystemException(
         new Data(Status.SYSTEM.number(), -1, "", 0, "", -1, message, cause));
