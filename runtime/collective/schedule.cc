@@ -60,6 +60,12 @@ Schedule::Schedule(const Collective& collective, const Topology& topology, int32
       break;
     default: break;
   }
+  const bool one_rank_each = topology_.size() == hosts_;
+  averages_last_ = is_integer(dtype_) || (one_rank_each && (whole_ || way_ == Way::kDirect));
+  // Not where parts that were summed and parts that were not would leave as one, see exchange.h.
+  takes_from_send_ = topology_.hosts[host_].size() == 1 && !whole_ &&
+                     (op_ != ReduceOp::kAvg || averages_last_) &&
+                     !(way_ == Way::kHalving && hosts_ % 2 == 1);
 }
 
 void Schedule::plan_allreduce() {
@@ -152,12 +158,15 @@ std::vector<Stage> Schedule::round(int64_t index) const {
   return stages;
 }
 
-LocalStep Schedule::reduce_locally(int32_t root, Piece send, Piece recv, int64_t count) const {
+/// Where what this host contributes lies then, on `root`: in `recv`, or still in `send`.
+Piece Schedule::combine_host(int32_t root, Piece send, Piece recv, int64_t count,
+                             Stage* stage) const {
+  if (takes_from_send_) return send;
   LocalStep step;
   step.kind = Kind::kReduce;
   step.op = op_;
   if (op_ == ReduceOp::kAvg) {
-    if (is_integer(dtype_)) {
+    if (averages_last_) {
       step.op = ReduceOp::kSum;
     } else {
       step.divisor = divisor_;
@@ -167,7 +176,8 @@ LocalStep Schedule::reduce_locally(int32_t root, Piece send, Piece recv, int64_t
   step.send = send;
   step.recv = recv;
   step.count = count;
-  return step;
+  stage->local.push_back(std::move(step));
+  return recv;
 }
 
 LocalStep Schedule::broadcast_locally(int32_t root, Piece send, Piece recv, int64_t count) const {
@@ -185,7 +195,7 @@ SumStep Schedule::sum_hosts(Piece target, int64_t count, bool complete) const {
   step.target = target;
   step.op = op_;
   if (op_ == ReduceOp::kAvg) {
-    if (is_integer(dtype_) && complete) {
+    if (averages_last_ && complete) {
       step.divisor = divisor_;
     } else {
       step.op = ReduceOp::kSum;
@@ -198,17 +208,17 @@ SumStep Schedule::sum_hosts(Piece target, int64_t count, bool complete) const {
 void Schedule::reduce(Span span, std::vector<Stage>* out) const {
   const int32_t deputy = topology_.deputy(root_, host_);
   const bool is_root = rank_ == root_;
-  const Piece partial = is_root ? at(Space::kRecv, span.begin) : at(Space::kScratch, 0);
+  const Piece result = at(Space::kRecv, span.begin);
   Stage first;
-  first.local.push_back(
-      reduce_locally(topology_.local[deputy], at(Space::kSend, span.begin), partial, span.count));
+  const Piece partial = combine_host(topology_.local[deputy], at(Space::kSend, span.begin),
+                                     is_root ? result : at(Space::kScratch, 0), span.count, &first);
   append(out, std::move(first));
   if (rank_ != deputy) return;
   Stage second;
   if (!is_root) {
     add(&second.sends, {root_, partial, bytes(span.count)});
   } else {
-    SumStep sum = sum_hosts(partial, span.count);
+    SumStep sum = sum_hosts(result, span.count);
     int64_t used = 0;
     for (int32_t host = 0; host < hosts_; ++host) {
       if (host == host_) {
@@ -276,7 +286,8 @@ void Schedule::allgather(Span span, std::vector<Stage>* out) const {
 void Schedule::reduce_scatter(Span span, std::vector<Stage>* out) const {
   Stage first;
   Stage second;
-  const Piece own = at(Space::kRecv, span.begin);
+  const Piece result = at(Space::kRecv, span.begin);
+  Piece own;
   int64_t used = 0;
   const auto take_scratch = [&] {
     const Piece piece{Space::kScratch, used};
@@ -285,16 +296,14 @@ void Schedule::reduce_scatter(Span span, std::vector<Stage>* out) const {
   };
   for (int32_t target = 0; target < topology_.size(); ++target) {
     const int32_t deputy = topology_.deputy(target, host_);
-    Piece partial = own;
-    if (deputy == rank_ && target != rank_) {
-      partial = take_scratch();
-      add(&second.sends, {target, partial, bytes(span.count)});
-    }
-    first.local.push_back(reduce_locally(topology_.local[deputy],
-                                         at(Space::kSend, target * count_ + span.begin), partial,
-                                         span.count));
+    const bool passed_on = deputy == rank_ && target != rank_;
+    const Piece partial =
+        combine_host(topology_.local[deputy], at(Space::kSend, target * count_ + span.begin),
+                     passed_on ? take_scratch() : result, span.count, &first);
+    if (passed_on) add(&second.sends, {target, partial, bytes(span.count)});
+    if (target == rank_) own = partial;
   }
-  SumStep sum = sum_hosts(own, span.count);
+  SumStep sum = sum_hosts(result, span.count);
   for (int32_t host = 0; host < hosts_; ++host) {
     if (host == host_) {
       sum.sources.push_back(own);

@@ -77,7 +77,11 @@ Way choose_way(Kind kind, Dtype dtype, int32_t hosts, int64_t bytes);
 /// in the order of their lowest ranks where they exchange directly, else in an order that follows
 /// from the way and the element's place. So results depend on where the ranks are and on the count,
 /// never on timing, and all ranks end with equal bits. For the average of floats the first step
-/// scales by 1/ranks; integers are divided at the end.
+/// scales by 1/ranks, or the only one, where each rank has a host to itself and gets what all
+/// others have at once; integers are divided at the end.
+///
+/// A rank that has its host to itself has nothing to combine there: it sends and adds what lies in
+/// the caller's buffer.
 class Schedule {
  public:
   /// `collective` is read now, `topology` is borrowed; at least two hosts. Not for send and recv,
@@ -127,7 +131,8 @@ class Schedule {
   void scatter_parts(Span span, std::vector<Stage>* stages) const;
   void gather_parts(Span span, std::vector<Stage>* stages) const;
   std::vector<Span> pieces(const Move& move, Span slice) const;
-  void add_moves(const std::vector<Move>& moves, Span slice, std::vector<NetworkStep>* steps) const;
+  void add_moves(const std::vector<Move>& moves, Span slice, Space space,
+                 std::vector<NetworkStep>* steps) const;
   void broadcast_slices(Span span, Stage* stage) const;
   void reduce(Span span, std::vector<Stage>* out) const;
   void reduce_chained(int64_t index, std::vector<Stage>* out) const;
@@ -138,7 +143,7 @@ class Schedule {
   void reduce_scatter(Span span, std::vector<Stage>* out) const;
   void reduce_scatter_stepwise(Span span, std::vector<Stage>* out) const;
 
-  LocalStep reduce_locally(int32_t root, Piece send, Piece recv, int64_t count) const;
+  Piece combine_host(int32_t root, Piece send, Piece recv, int64_t count, Stage* stage) const;
   LocalStep broadcast_locally(int32_t root, Piece send, Piece recv, int64_t count) const;
   SumStep sum_hosts(Piece target, int64_t count, bool complete = true) const;
   Piece at(Space space, int64_t element) const { return {space, element * element_bytes_}; }
@@ -164,8 +169,10 @@ class Schedule {
   int64_t slices_ = 1;
   int64_t round_elements_ = 0;
   int64_t rounds_ = 1;
-  bool whole_ = false;     ///< see allreduce_whole()
-  bool overlaps_ = false;  ///< see allreduce_overlapped()
+  bool whole_ = false;            ///< see allreduce_whole()
+  bool overlaps_ = false;         ///< see allreduce_overlapped()
+  bool averages_last_ = false;    ///< in the last sum over hosts, not in the first over ranks
+  bool takes_from_send_ = false;  ///< nothing is combined on this host, see combine_host()
   int64_t scratch_bytes_ = 0;
 };
 

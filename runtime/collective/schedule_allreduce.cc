@@ -13,7 +13,7 @@ void Schedule::allreduce_whole(Span span, std::vector<Stage>* out) const {
     return Piece{Space::kScratch, (host - host_ + hosts_) % hosts_ * bytes(span.count)};
   };
   Stage first;
-  first.local.push_back(reduce_locally(0, at(Space::kSend, span.begin), slot(host_), span.count));
+  combine_host(0, at(Space::kSend, span.begin), slot(host_), span.count, &first);
   append(out, std::move(first));
   if (local_ == 0) {
     for (const ExchangeStep& step : allgather_steps(way_, hosts_, host_)) {
@@ -68,9 +68,8 @@ void Schedule::reduce_slices(Span span, Stage* stage) const {
   for (int64_t mover = 0; mover < slices_; ++mover) {
     const Span slice = part(mover, slices_, span);
     if (slice.count == 0) continue;
-    stage->local.push_back(reduce_locally(static_cast<int32_t>(mover),
-                                          at(Space::kSend, slice.begin),
-                                          at(Space::kRecv, slice.begin), slice.count));
+    combine_host(static_cast<int32_t>(mover), at(Space::kSend, slice.begin),
+                 at(Space::kRecv, slice.begin), slice.count, stage);
   }
 }
 
@@ -97,12 +96,11 @@ std::vector<Schedule::Span> Schedule::pieces(const Move& move, Span slice) const
   return spans;
 }
 
-void Schedule::add_moves(const std::vector<Move>& moves, Span slice,
+void Schedule::add_moves(const std::vector<Move>& moves, Span slice, Space space,
                          std::vector<NetworkStep>* steps) const {
   for (const Move& move : moves) {
     for (const Span& each : pieces(move, slice)) {
-      add(steps,
-          {topology_.hosts[move.host][local_], at(Space::kRecv, each.begin), bytes(each.count)});
+      add(steps, {topology_.hosts[move.host][local_], at(space, each.begin), bytes(each.count)});
     }
   }
 }
@@ -113,9 +111,10 @@ void Schedule::scatter_parts(Span span, std::vector<Stage>* stages) const {
   const Span slice = part(local_, slices_, span);
   const std::vector<ExchangeStep> steps = reduce_scatter_steps(way_, hosts_, host_);
   if (stages->size() < steps.size()) stages->resize(steps.size());
+  const Space first = takes_from_send_ ? Space::kSend : Space::kRecv;
   for (size_t i = 0; i < steps.size(); ++i) {
     Stage& stage = (*stages)[i];
-    add_moves(steps[i].sends, slice, &stage.sends);
+    add_moves(steps[i].sends, slice, i == 0 ? first : Space::kRecv, &stage.sends);
     int64_t used = 0;
     // All that comes in a step is for the same parts, and summed in the order of the hosts.
     for (const Span& target : pieces(steps[i].receives.front(), slice)) {
@@ -129,7 +128,10 @@ void Schedule::scatter_parts(Span span, std::vector<Stage>* stages) const {
       }
       const auto own = std::find_if(steps[i].receives.begin(), steps[i].receives.end(),
                                     [&](const Move& move) { return move.host > host_; });
-      sum.sources.insert(sum.sources.begin() + (own - steps[i].receives.begin()), sum.target);
+      // On a ring each step is for another part, else each is for parts of the one before.
+      const Space own_space = i == 0 || way_ == Way::kRing ? first : Space::kRecv;
+      sum.sources.insert(sum.sources.begin() + (own - steps[i].receives.begin()),
+                         at(own_space, target.begin));
       stage.sums.push_back(std::move(sum));
     }
   }
@@ -142,8 +144,8 @@ void Schedule::gather_parts(Span span, std::vector<Stage>* stages) const {
   const std::vector<ExchangeStep> steps = allgather_steps(way_, hosts_, host_);
   if (stages->size() < steps.size()) stages->resize(steps.size());
   for (size_t i = 0; i < steps.size(); ++i) {
-    add_moves(steps[i].sends, slice, &(*stages)[i].sends);
-    add_moves(steps[i].receives, slice, &(*stages)[i].receives);
+    add_moves(steps[i].sends, slice, Space::kRecv, &(*stages)[i].sends);
+    add_moves(steps[i].receives, slice, Space::kRecv, &(*stages)[i].receives);
   }
 }
 

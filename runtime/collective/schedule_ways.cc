@@ -64,24 +64,28 @@ void Schedule::reduce_chained(int64_t index, std::vector<Stage>* out) const {
     if (rank_ == root_) return at(Space::kRecv, span.begin);
     return Piece{Space::kScratch, number % 2 * piece_bytes};
   };
+  const auto own = [&](int64_t number, Span span) {
+    return takes_from_send_ ? at(Space::kSend, span.begin) : sum_of(number, span);
+  };
   const int64_t summed = index - place;
   const Span span = segment(summed);
   const Span outgoing = segment(summed - 1);
   const int32_t deputy = deputy_at(place);
   Stage stage;
   if (span.count > 0) {
-    stage.local.push_back(reduce_locally(topology_.local[deputy], at(Space::kSend, span.begin),
-                                         sum_of(summed, span), span.count));
+    combine_host(topology_.local[deputy], at(Space::kSend, span.begin), sum_of(summed, span),
+                 span.count, &stage);
   }
   if (rank_ == deputy && place > 0 && span.count > 0) {
     const Piece incoming{Space::kScratch, 2 * piece_bytes};
     add(&stage.receives, {deputy_at(place - 1), incoming, bytes(span.count)});
     SumStep sum = sum_hosts(sum_of(summed, span), span.count, place + 1 == hosts_);
-    sum.sources = {incoming, sum.target};
+    sum.sources = {incoming, own(summed, span)};
     stage.sums.push_back(std::move(sum));
   }
   if (rank_ == deputy && place + 1 < hosts_) {
-    add(&stage.sends, {deputy_at(place + 1), sum_of(summed - 1, outgoing), bytes(outgoing.count)});
+    const Piece passed_on = place == 0 ? own(summed - 1, outgoing) : sum_of(summed - 1, outgoing);
+    add(&stage.sends, {deputy_at(place + 1), passed_on, bytes(outgoing.count)});
   }
   append(out, std::move(stage));
 }
@@ -129,25 +133,29 @@ void Schedule::reduce_scatter_stepwise(Span span, std::vector<Stage>* out) const
     return Piece{Space::kScratch, (host < host_ ? host : host - 1) * piece_bytes};
   };
   std::vector<Stage> stages(1);
+  std::vector<Piece> own(hosts_);  // for each host, for the rank of this one's index there
   for (int32_t target = 0; target < topology_.size(); ++target) {
-    stages[0].local.push_back(reduce_locally(topology_.local[target],
-                                             at(Space::kSend, target * count_ + span.begin),
-                                             sum_for(topology_.host[target]), span.count));
+    const int32_t host = topology_.host[target];
+    const Piece partial =
+        combine_host(topology_.local[target], at(Space::kSend, target * count_ + span.begin),
+                     sum_for(host), span.count, &stages[0]);
+    if (topology_.local[target] == local_) own[host] = partial;
   }
   const std::vector<ExchangeStep> steps = reduce_scatter_steps(way_, hosts_, host_);
   for (size_t i = 0; i < steps.size(); ++i) {
     Stage stage;
     const Move& sent = steps[i].sends.front();
     for (int32_t part = sent.first; part < sent.first + sent.parts; ++part) {
-      add(&stage.sends, {topology_.hosts[sent.host][local_], sum_for(part % hosts_), piece_bytes});
+      const Piece passed_on = i == 0 ? own[part % hosts_] : sum_for(part % hosts_);
+      add(&stage.sends, {topology_.hosts[sent.host][local_], passed_on, piece_bytes});
     }
     const Move& received = steps[i].receives.front();
     for (int32_t k = 0; k < received.parts; ++k) {
       const Piece incoming{Space::kScratch, (hosts_ - 1 + k) * piece_bytes};
       add(&stage.receives, {topology_.hosts[received.host][local_], incoming, piece_bytes});
-      SumStep sum =
-          sum_hosts(sum_for((received.first + k) % hosts_), span.count, i + 1 == steps.size());
-      sum.sources = {incoming, sum.target};
+      const int32_t host = (received.first + k) % hosts_;
+      SumStep sum = sum_hosts(sum_for(host), span.count, i + 1 == steps.size());
+      sum.sources = {incoming, i == 0 || way_ == Way::kRing ? own[host] : sum.target};
       if (host_ < received.host) std::swap(sum.sources[0], sum.sources[1]);
       stage.sums.push_back(std::move(sum));
     }

@@ -8,7 +8,7 @@ processors are the limit. With --delay the two are joined by wire.cc, which hold
 `tcp` is one connection on which both sides stream at once, with nothing to compute: with one rank on
 each of two hosts an allreduce sends exactly its buffer in each direction. More than two hosts have no
 such line. Times are of an allreduce in
-place, of f32, rewritten before each operation of 64 KiB and more.
+place (--out-of-place: of dt from one buffer to another), of f32, rewritten before each operation of 64 KiB and more.
 
     tests/bench/two_hosts.py --build build --rate 10gbit --sizes 1M,25M
     tests/bench/two_hosts.py --build before=build-main --build after=build --rivals none --hosts 4
@@ -95,6 +95,8 @@ def parse_arguments():
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--ranks", type=int, default=1, help="on each host")
     parser.add_argument("--operation", default="allreduce", help="of dt; another one needs --rivals none")
+    parser.add_argument("--op", default="sum", help="of dt; another one needs --rivals none")
+    parser.add_argument("--out-of-place", action="store_true", help="needs --rivals none")
     parser.add_argument("--rivals", default=",".join(RIVALS), help="some of %(default)s, or none")
     parser.add_argument("--env", action="append", default=[], help="NAME=VALUE for dt")
     parser.add_argument("--timeout", type=float, default=120, help="seconds per run")
@@ -104,7 +106,8 @@ def parse_arguments():
     arguments.build = [word.split("=", 1) if "=" in word else ["dt", word] for word in arguments.build or ["build"]]
     if arguments.delay and (arguments.hosts != 2 or not arguments.rate):
         parser.error("--delay is for two hosts, with a --rate")
-    if arguments.operation != "allreduce" and arguments.rivals != "none":
+    if (arguments.operation, arguments.op, arguments.out_of_place) != ("allreduce", "sum", False) and \
+            arguments.rivals != "none":
         parser.error("only an allreduce is measured beside others")
     arguments.rivals = [] if arguments.rivals == "none" else arguments.rivals.split(",")
     return arguments
@@ -204,7 +207,7 @@ class Bench:
     def dt(self, folder, size):
         folder, *own = folder.split(",")
         worker = pathlib.Path(folder).resolve() / "runtime/cli/dt-bench-worker"
-        command = [worker, self.arguments.operation, "--raw", "--sizes", size, "--rounds", 1, "--budget-ms", self.arguments.budget_ms,
+        command = [worker, self.arguments.operation, "--op", self.arguments.op, "--raw", "--sizes", size, "--rounds", 1, "--budget-ms", self.arguments.budget_ms,
                    "--memory", "private"]
         processes = []
         for rank in range(self.ranks):
@@ -274,9 +277,10 @@ class Bench:
         found = [line.split() for line in self.programs[name](size).splitlines() if line.startswith("dt-bench-row")]
         if not found:
             return None
-        if int(found[0][6]) != 0:
+        place = 0 if self.arguments.out_of_place and not name.startswith("tcp") else 1
+        if int(found[0][5 + place]) != 0:
             sys.exit(f"two_hosts.py: {name} has wrong results at {size} bytes")
-        return float(found[0][4])
+        return float(found[0][3 + place])
 
 
 def bits_of(rate):

@@ -41,8 +41,12 @@ struct Simulation {
     bool done = false;
   };
 
-  Simulation(Collective operation, Topology where, std::optional<Way> way = {})
-      : call(operation), topology(std::move(where)), ranks(topology.size()) {
+  Simulation(Collective operation, Topology where, std::optional<Way> way = {},
+             bool sends_in_place = false)
+      : call(operation),
+        topology(std::move(where)),
+        in_place(sends_in_place),
+        ranks(topology.size()) {
     for (int32_t rank = 0; rank < topology.size(); ++rank) {
       RankState& state = ranks[rank];
       schedules.emplace_back(call, topology, rank, way);
@@ -57,6 +61,10 @@ struct Simulation {
   }
 
   int32_t size() const { return topology.size(); }
+  /// Of what is sent in place.
+  int64_t result_begin(int32_t rank) const {
+    return call.kind == Kind::kReduceScatter ? rank * call.count : 0;
+  }
   T value(int32_t rank, int64_t index) const {
     const int64_t number = rank + size() * index;
     return static_cast<T>(call.op == ReduceOp::kProd ? number % 2 + 1 : number % 11 - 3);
@@ -71,12 +79,14 @@ struct Simulation {
 
   T* at(int32_t rank, const Piece& piece, int64_t count) {
     RankState& state = ranks[rank];
-    std::vector<T>& space = piece.space == Space::kSend   ? state.send
+    std::vector<T>& space = piece.space == Space::kSend || (in_place && piece.space == Space::kRecv)
+                                ? state.send
                             : piece.space == Space::kRecv ? state.recv
                                                           : state.scratch;
-    const int64_t first = piece.offset_bytes / static_cast<int64_t>(sizeof(T));
+    int64_t first = piece.offset_bytes / static_cast<int64_t>(sizeof(T));
     REQUIRE(piece.offset_bytes % static_cast<int64_t>(sizeof(T)) == 0);
     REQUIRE(first >= 0);
+    if (in_place && piece.space == Space::kRecv) first += result_begin(rank);
     REQUIRE(first + count <= static_cast<int64_t>(space.size()));
     return space.data() + first;
   }
@@ -220,7 +230,11 @@ struct Simulation {
     const bool same = call.kind != Kind::kReduce && call.kind != Kind::kReduceScatter;
     for (int32_t rank = 0; rank < size(); ++rank) {
       if (call.kind == Kind::kReduce && rank != call.root) continue;
-      const std::vector<T>& got = ranks[rank].recv;
+      std::vector<T>& got = ranks[rank].recv;
+      if (in_place) {
+        const auto begin = ranks[rank].send.begin() + result_begin(rank);
+        got.assign(begin, begin + call.count);
+      }
       if (same && rank > 0 && got == ranks[0].recv) continue;
       for (int64_t i = 0; i < static_cast<int64_t>(got.size()); ++i) {
         const T expected = wanted(rank, i);
@@ -234,6 +248,7 @@ struct Simulation {
 
   Collective call;
   Topology topology;
+  bool in_place;
   std::vector<Schedule> schedules;
   std::vector<std::set<int32_t>> contacts;
   std::vector<RankState> ranks;
@@ -279,9 +294,13 @@ void check_all(Dtype dtype, std::optional<Way> way, std::initializer_list<Reduce
           CAPTURE(reduce_op_name(op));
           CAPTURE(count);
           CAPTURE(hosts.size());
-          Simulation<T> simulation(call, Topology::of(hosts), way);
-          simulation.run();
-          simulation.check();
+          for (const bool in_place : {false, true}) {
+            if (in_place && !reduces(kind)) continue;
+            CAPTURE(in_place);
+            Simulation<T> simulation(call, Topology::of(hosts), way, in_place);
+            simulation.run();
+            simulation.check();
+          }
         }
       }
     }
@@ -404,6 +423,44 @@ TEST_CASE("Schedule: a host with several ranks sums and hands out while a segmen
       CHECK(broadcast == (round >= 3 ? 2 * Schedule::kOverlappedBytes : 0));
       CHECK(stages[0].sends.size() == static_cast<size_t>(scatters) + gathers);
       CHECK(stages[0].sums.size() == static_cast<size_t>(scatters));
+    }
+  }
+}
+
+TEST_CASE("Schedule: a rank that has its host to itself copies nothing before it sends") {
+  for (const auto& hosts : {std::vector<int32_t>{0, 1}, {0, 0, 1}, {0, 1, 2, 3}, {0, 1, 2}}) {
+    const Topology topology = Topology::of(hosts);
+    const auto last = static_cast<int32_t>(hosts.size()) - 1;
+    for (const Kind kind : {Kind::kAllreduce, Kind::kReduce, Kind::kReduceScatter}) {
+      for (const Way way : {Way::kDirect, Way::kHalving, Way::kRing}) {
+        Collective call;
+        call.kind = kind;
+        call.dtype = Dtype::kF32;
+        call.count = 1 << 20;
+        CAPTURE(kind_name(kind));
+        CAPTURE(static_cast<int>(way));
+        CAPTURE(hosts.size());
+        const auto copies = [&] {
+          const Schedule schedule(call, topology, last, way);
+          size_t count = 0;
+          for (int64_t round = 0; round < schedule.rounds(); ++round) {
+            for (const Stage& stage : schedule.round(round)) {
+              for (const LocalStep& step : stage.local) count += step.kind == Kind::kReduce;
+            }
+          }
+          return count;
+        };
+        // Halves of an odd number of parts: one of them is summed later than its neighbours.
+        const bool mixed =
+            topology.host_count() == 3 && way == Way::kHalving && kind != Kind::kReduce;
+        CHECK((copies() == 0) == !mixed);
+        // A float is scaled before the first sum but where there is one sum only.
+        call.op = ReduceOp::kAvg;
+        const bool one_sum =
+            topology.size() == topology.host_count() &&
+            (way == Way::kDirect || (kind == Kind::kReduce && way == Way::kHalving));
+        CHECK((copies() == 0) == one_sum);
+      }
     }
   }
 }
