@@ -49,6 +49,38 @@ def ping_pong(dist, torch, group, rank, size, count):
     return once
 
 
+def layers(torch, parameters):
+    torch.manual_seed(1)
+    width = round((parameters / 4) ** 0.5)
+    return torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(4))), width
+
+
+def steps(torch, model, width, rank):
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    values = torch.randn(16, width, generator=torch.Generator().manual_seed(rank))
+
+    def step():
+        optimizer.zero_grad()
+        model(values).square().mean().backward()
+        optimizer.step()
+    return step
+
+
+def ddp(dist, torch, group, rank, size, parameters):
+    model, width = layers(torch, parameters)
+    return steps(torch, torch.nn.parallel.DistributedDataParallel(model, process_group=group), width, rank)
+
+
+def fsdp2(dist, torch, group, rank, size, parameters):
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+    model, width = layers(torch, parameters)
+    mesh = DeviceMesh.from_group(group, "cpu")
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    return steps(torch, fully_shard(model, mesh=mesh), width, rank)
+
+
 def text_of(seconds):
     low, middle, high = (1e6 * each for each in (min(seconds), statistics.median(seconds), max(seconds)))
     digits = 1 if middle < 100 else 0
@@ -62,7 +94,9 @@ def measure(options, dist, torch):
         print(f"| {size} ranks | dt | gloo | gloo / dt |\n|---|---|---|---|")
     for name, make, counts in (("all_reduce", all_reduce, (("1 KiB", 1 << 10), ("1 MiB", 1 << 20),
                                                           ("25 MiB", 25 << 20))),
-                               ("send and back", ping_pong, (("8 bytes", 8), ("1 MiB", 1 << 20)))):
+                               ("send and back", ping_pong, (("8 bytes", 8), ("1 MiB", 1 << 20))),
+                               ("step of DDP", ddp, (("1 M parameters", 10**6), ("20 M", 2 * 10**7))),
+                               ("step of FSDP2", fsdp2, (("1 M parameters", 10**6), ("20 M", 2 * 10**7)))):
         for label, count in counts:
             calls, repeats, rounds = {}, {}, {each: [] for each in groups}
             for each, group in groups.items():
