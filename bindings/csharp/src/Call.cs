@@ -221,11 +221,8 @@ namespace Dt
         {
             if (batch.over) throw DtException.InvalidArgument("Group: the group has ended; begin another one");
             long upcall = custom == null ? 0 : custom.Begin();
-            foreach (long each in new long[] { (int)kind, (int)dtype, (int)op, peer, send, recv, count,
-                comm.timeoutMs, upcall, custom == null ? 0 : custom.ElementBytes })
-            {
-                batch.packer.AddNumber(each);
-            }
+            batch.packer.AddNumbers((int)kind, (int)dtype, (int)op, peer, send, recv, count, comm.timeoutMs, upcall,
+                custom == null ? 0 : custom.ElementBytes);
             byte[] name = new byte[comm.name.Length - 1];  // without its end
             Array.Copy(comm.name, name, name.Length);
             batch.packer.Add(name);

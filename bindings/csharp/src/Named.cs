@@ -85,12 +85,8 @@ namespace Dt
         static long Created(Comm comm, NamedOptions options)
         {
             if (comm == null) throw DtException.InvalidArgument("Named: comm is null; give a communicator");
-            Packer packer = new Packer();
-            packer.AddNumber(options.FuseBytes);
-            packer.AddNumber(options.Cache);
-            packer.AddNumber(options.StallMs);
-            packer.AddNumber(options.CycleUs);
-            byte[] packed = packer.Take();
+            byte[] packed = new Packer()
+                .AddNumbers(options.FuseBytes, options.Cache, options.StallMs, options.CycleUs).Take();
             return Raw.Native.named_create(comm, packed, packed.Length);
         }
 

@@ -56,12 +56,9 @@ namespace Dt
         public static Optimizer AdamW(Shard shard, AdamWOptions options = null)
         {
             AdamWOptions chosen = options ?? new AdamWOptions();
-            Packer packer = new Packer();
-            packer.AddNumber(chosen.Beta1);
-            packer.AddNumber(chosen.Beta2);
-            packer.AddNumber(chosen.Epsilon);
-            packer.AddNumber(chosen.WeightDecay);
-            packer.AddNumber(chosen.SkipNonFinite ? 1 : 0);
+            Packer packer = new Packer()
+                .AddDoubles(chosen.Beta1, chosen.Beta2, chosen.Epsilon, chosen.WeightDecay)
+                .AddNumbers(chosen.SkipNonFinite ? 1 : 0);
             byte[] packed = Packed("AdamW", shard, packer, chosen.WeightDecays);
             return new Optimizer(Raw.Native.optimizer_adamw(shard, packed, packed.Length));
         }
@@ -71,12 +68,9 @@ namespace Dt
         public static Optimizer Sgd(Shard shard, SgdOptions options = null)
         {
             SgdOptions chosen = options ?? new SgdOptions();
-            Packer packer = new Packer();
-            packer.AddNumber(chosen.Momentum);
-            packer.AddNumber(chosen.Dampening);
-            packer.AddNumber(chosen.WeightDecay);
-            packer.AddNumber(chosen.Nesterov ? 1 : 0);
-            packer.AddNumber(chosen.SkipNonFinite ? 1 : 0);
+            Packer packer = new Packer()
+                .AddDoubles(chosen.Momentum, chosen.Dampening, chosen.WeightDecay)
+                .AddNumbers(chosen.Nesterov ? 1 : 0, chosen.SkipNonFinite ? 1 : 0);
             byte[] packed = Packed("Sgd", shard, packer, chosen.WeightDecays);
             return new Optimizer(Raw.Native.optimizer_sgd(shard, packed, packed.Length));
         }
@@ -88,8 +82,7 @@ namespace Dt
                 throw DtException.InvalidArgument(operation + ": shard is null; give one");
             }
             Shard.CheckOneEach(operation, "WeightDecays", decays, shard.parameters);
-            foreach (double each in decays ?? new double[0]) packer.AddNumber(each);
-            return packer.Take();
+            return packer.AddDoubles(decays ?? new double[0]).Take();
         }
 
         /// <summary>Updates the pieces by their gradients, then does what

@@ -96,15 +96,10 @@ namespace Dt
             string missing = comm == null ? "comm is null; give a communicator"
                 : parameters == null ? "parameters is null; give parameters" : null;
             if (missing != null) throw DtException.InvalidArgument("Outer: " + missing);
-            Packer packer = new Packer();
-            packer.AddNumber(options.SyncEvery);
-            packer.AddNumber(options.Fragments);
-            packer.AddNumber(options.Delay);
-            packer.AddNumber(options.Nesterov ? 1 : 0);
-            packer.AddNumber((int)options.Format);
-            packer.AddNumber(options.Alpha);
-            packer.AddNumber(options.Rate);
-            packer.AddNumber(options.Momentum);
+            Packer packer = new Packer()
+                .AddNumbers(options.SyncEvery, options.Fragments, options.Delay, options.Nesterov ? 1 : 0,
+                    (int)options.Format)
+                .AddDoubles(options.Alpha, options.Rate, options.Momentum);
             OuterParam[] all = new List<OuterParam>(parameters).ToArray();
             Pin[] pins = new Pin[all.Length];
             bool made = false;
@@ -132,10 +127,7 @@ namespace Dt
             }
             data.CheckWritable("Outer", "parameters[" + index + "]");
             pin.Set(data, 0);
-            packer.AddNumber(data.AddressIn(pin));
-            packer.AddNumber(data.Count);
-            packer.AddNumber((int)data.Dtype);
-            packer.Add(param.Name ?? "");
+            packer.AddNumbers(data.AddressIn(pin), data.Count, (int)data.Dtype).Add(param.Name ?? "");
         }
 
         /// Dispose by another thread must not take the parameters from under a call.

@@ -139,18 +139,10 @@ namespace Dt
         public PsVariable Variable(string name, long rows = 1, int columns = 1, PsSpec spec = null)
         {
             spec = spec ?? new PsSpec();
-            Packer packer = new Packer();
-            packer.AddNumber((int)spec.Optimizer);
-            packer.AddNumber(spec.Nesterov ? 1 : 0);
-            packer.AddNumber((int)spec.Initial);
-            packer.AddNumber(unchecked((long)spec.Seed));
-            packer.AddNumber(spec.Rate);
-            packer.AddNumber(spec.Momentum);
-            packer.AddNumber(spec.Beta1);
-            packer.AddNumber(spec.Beta2);
-            packer.AddNumber(spec.Epsilon);
-            packer.AddNumber(spec.InitialValue);
-            byte[] packed = packer.Take();
+            byte[] packed = new Packer()
+                .AddNumbers((int)spec.Optimizer, spec.Nesterov ? 1 : 0, (int)spec.Initial, unchecked((long)spec.Seed))
+                .AddDoubles(spec.Rate, spec.Momentum, spec.Beta1, spec.Beta2, spec.Epsilon, spec.InitialValue)
+                .Take();
             int number = Raw.Native.ps_variable(this, name, rows, columns, packed, packed.Length);
             return new PsVariable(this, number, name, rows, columns);
         }

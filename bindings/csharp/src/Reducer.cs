@@ -213,33 +213,18 @@ namespace Dt
 
         internal static void Pack(Packer packer, Param[] parameters, ReducerOptions options, Pin[] gradients)
         {
-            packer.AddNumber(options.Sum ? 1 : 0);
-            packer.AddNumber(options.KeepPlan ? 1 : 0);
-            packer.AddNumber(options.FindUnused ? 1 : 0);
-            packer.AddNumber(options.BucketCapBytes);
-            packer.AddNumber(options.FirstBucketBytes);
-            packer.AddNumber(options.DivideByUsers ? 1 : 0);
-            packer.AddNumber((int)options.Wire);
-            packer.AddNumber(options.Predivide);
-            packer.AddNumber(options.StaticGraph ? 1 : 0);
-            packer.AddNumber(options.TuneSteps);
-            int[] order = options.Order ?? new int[0];
-            packer.AddNumber(order.Length);
-            foreach (int each in order) packer.AddNumber(each);
-            long[] rowElements = options.RowElements ?? new long[0];
-            packer.AddNumber(rowElements.Length);
-            foreach (long each in rowElements) packer.AddNumber(each);
-            packer.AddNumber(gradients.Length);
+            packer
+                .AddNumbers(options.Sum ? 1 : 0, options.KeepPlan ? 1 : 0, options.FindUnused ? 1 : 0,
+                    options.BucketCapBytes, options.FirstBucketBytes, options.DivideByUsers ? 1 : 0, (int)options.Wire)
+                .AddDoubles(options.Predivide)
+                .AddNumbers(options.StaticGraph ? 1 : 0, options.TuneSteps)
+                .AddList(options.Order)
+                .AddList(options.RowElements)
+                .AddNumber(gradients.Length);
             for (int i = 0; i < gradients.Length; ++i) packer.AddNumber(options.Gradients[i].AddressIn(gradients[i]));
             foreach (Param each in parameters)
             {
-                packer.AddNumber(each.Count);
-                packer.AddNumber((int)each.Dtype);
-                packer.AddNumber(each.Uses);
-                long[] shape = each.Shape ?? new long[0];
-                packer.AddNumber(shape.Length);
-                foreach (long size in shape) packer.AddNumber(size);
-                packer.Add(each.Name ?? "");
+                packer.AddNumbers(each.Count, (int)each.Dtype, each.Uses).AddList(each.Shape).Add(each.Name ?? "");
             }
         }
 
@@ -330,16 +315,12 @@ namespace Dt
             if (rows == null || rows.Length != parameters.Length)
                 throw DtException.InvalidArgument("PowerSgd: rows are not as many as the " + parameters.Length +
                     " parameters; give one each");
-            Packer packer = new Packer();
-            packer.AddNumber(rank);
-            packer.AddNumber(startStep);
-            packer.AddNumber(minCompression);
-            packer.AddNumber(errorFeedback ? 0 : 1);
-            packer.AddNumber(warmStart ? 0 : 1);
-            packer.AddNumber(seed);
-            packer.AddNumber((long)wire);
-            foreach (long each in rows) packer.AddNumber(each);
-            byte[] packed = packer.Take();
+            byte[] packed = new Packer()
+                .AddNumbers(rank, startStep)
+                .AddDoubles(minCompression)
+                .AddNumbers(errorFeedback ? 0 : 1, warmStart ? 0 : 1, seed, (long)wire)
+                .AddNumbers(rows)
+                .Take();
             Raw.Native.reducer_power_sgd(this, packed, packed.Length);
         }
 

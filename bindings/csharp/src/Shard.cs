@@ -137,18 +137,12 @@ namespace Dt
 
         static byte[] Packed(Param[] parameters, ShardOptions options)
         {
-            long[] granules = options.Granules ?? new long[0];
-            int[] units = options.Units ?? new int[0];
             CheckOneEach("Shard", "Granules", options.Granules, parameters);
             CheckOneEach("Shard", "Units", options.Units, parameters);
-            Packer packer = new Packer();
-            packer.AddNumber(options.Stage);
-            packer.AddNumber(options.Prefetch);
-            packer.AddNumber(options.ShardRanks);
-            packer.AddNumber(granules.Length);
-            foreach (long each in granules) packer.AddNumber(each);
-            packer.AddNumber(units.Length);
-            foreach (int each in units) packer.AddNumber(each);
+            Packer packer = new Packer()
+                .AddNumbers(options.Stage, options.Prefetch, options.ShardRanks)
+                .AddList(options.Granules)
+                .AddList(options.Units);
             if (options.Reducer?.Gradients?.Length > 0)
             {
                 throw DtException.InvalidArgument("Shard: options.Reducer.Gradients is set; a shard's gradients " +

@@ -58,8 +58,21 @@ namespace Dt
 
         internal void AddNumber(long value) => packed.AddRange(BitConverter.GetBytes(value));
 
-        /// Its bits.
-        internal void AddNumber(double value) => AddNumber(BitConverter.DoubleToInt64Bits(value));
+        internal Packer AddNumbers(params long[] values)
+        {
+            foreach (long each in values) AddNumber(each);
+            return this;
+        }
+
+        /// Their bits.
+        internal Packer AddDoubles(params double[] values) =>
+            AddNumbers(Array.ConvertAll(values, BitConverter.DoubleToInt64Bits));
+
+        /// How many there are, then they; null: none.
+        internal Packer AddList(long[] values) => AddNumbers(values?.Length ?? 0).AddNumbers(values ?? new long[0]);
+
+        internal Packer AddList(int[] values) =>
+            AddList(values == null ? null : Array.ConvertAll(values, each => (long)each));
 
         internal void Add(byte[] item)
         {
