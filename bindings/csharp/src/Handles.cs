@@ -67,11 +67,21 @@ namespace Dt
         /// For the native layer, which calls it for each argument; 0: none.
         internal static long NumberOf(DtObject one) => one == null ? 0 : one.Number;
 
-        /// When `counted`, the handle stays open until its DangerousRelease.
-        internal void Enter(ref bool counted)
+        /// Keeps the handle, and what belongs to it, until this is disposed of, even if another thread
+        /// disposes of the object meanwhile. A struct, because a delegate would make garbage in each call.
+        internal struct Use : IDisposable
         {
-            NumberOf(this);
-            handle.DangerousAddRef(ref counted);
+            readonly Handle handle;
+
+            internal Use(DtObject used)
+            {
+                bool counted = false;
+                NumberOf(used);
+                handle = used.handle;
+                handle.DangerousAddRef(ref counted);
+            }
+
+            public void Dispose() => handle.DangerousRelease();
         }
 
         /// <summary>Drops the handle. Nothing happens to an object that was made by

@@ -22,8 +22,8 @@ namespace Dt
             const long Most = long.MaxValue / 8;
             if (count < 1 || count > Most)
                 throw DtException.InvalidArgument("Allocate: count is " + count + "; it must be from 1 to " + Most);
-            bool counted = false, made = false;
-            comm.Enter(ref counted);
+            bool made = false;
+            Use use = new Use(comm);
             try
             {
                 long address = Raw.Native.mem_alloc(comm, count * Elements.Size(dtype));
@@ -32,7 +32,7 @@ namespace Dt
             }
             finally
             {
-                if (!made) comm.handle.DangerousRelease();
+                if (!made) use.Dispose();
             }
         }
 
@@ -88,20 +88,20 @@ namespace Dt
                     Bytes + "; allocate more");
             }
             Pin pin = new Pin();
-            bool counted = false;
-            try
+            using (new Use(this))
             {
-                Enter(ref counted);
-                pin.Fix(array);
-                CheckReadable(operation);
-                void* own = (void*)handle.Number, other = (void*)pin.Base;
-                if (write) Buffer.MemoryCopy(other, own, Bytes, size);
-                else Buffer.MemoryCopy(own, other, size, size);
-            }
-            finally
-            {
-                if (counted) handle.DangerousRelease();
-                pin.Free();
+                try
+                {
+                    pin.Fix(array);
+                    CheckReadable(operation);
+                    void* own = (void*)handle.Number, other = (void*)pin.Base;
+                    if (write) Buffer.MemoryCopy(other, own, Bytes, size);
+                    else Buffer.MemoryCopy(own, other, size, size);
+                }
+                finally
+                {
+                    pin.Free();
+                }
             }
         }
     }

@@ -130,53 +130,50 @@ namespace Dt
             packer.AddNumbers(data.AddressIn(pin), data.Count, (int)data.Dtype).Add(param.Name ?? "");
         }
 
-        /// Dispose by another thread must not take the parameters from under a call.
-        T Use<T>(Func<T> call)
-        {
-            bool counted = false;
-            try
-            {
-                Enter(ref counted);
-                return call();
-            }
-            finally
-            {
-                if (counted) handle.DangerousRelease();
-            }
-        }
-
-        void Use(Action call) => Use(() =>
-        {
-            call();
-            return true;
-        });
-
         /// <summary>To be called behind each step of the inner optimizer; whether parameters were changed.
         /// Collective where it is a fragment's turn, or a mean is due. A step that fails has changed nothing:
         /// after the loss of a rank go on with <see cref="Move"/>.</summary>
-        public bool Step() => Use(() => Raw.Native.outer_step(this));
+        public bool Step()
+        {
+            using (new Use(this)) return Raw.Native.outer_step(this);
+        }
 
         /// <summary>Gives every fragment a turn at once, as before an evaluation: behind it all ranks have the
         /// global parameters. It counts no step. Collective.</summary>
-        public void Sync() => Use(() => Raw.Native.outer_sync(this));
+        public void Sync()
+        {
+            using (new Use(this)) Raw.Native.outer_sync(this);
+        }
 
         /// <summary>How many steps there were. <see cref="Load"/> sets what the file has, <see cref="Move"/> what
         /// the ranks have that are ahead.</summary>
-        public long Steps => Use(() => Raw.Native.outer_steps(this));
+        public long Steps
+        {
+            get { using (new Use(this)) return Raw.Native.outer_steps(this); }
+        }
 
         /// <summary>Goes on over another communicator, such as that of <see cref="Comm.Shrink"/>. Ranks that
         /// have had fewer means get the state of the others, also as their own parameters; a mean under way is
         /// dropped. Collective over it.</summary>
-        public void Move(Comm comm) => Use(() => Raw.Native.outer_move(this, comm));
+        public void Move(Comm comm)
+        {
+            using (new Use(this)) Raw.Native.outer_move(this, comm);
+        }
 
         /// <summary>Writes the global parameters, the momentum and the number of steps to a file, in the
         /// layout of safetensors, which it replaces once all is on the disk. Not collective: all ranks would
         /// write the same, so let one do it.</summary>
-        public void Save(string path) => Use(() => Raw.Native.outer_save(this, path));
+        public void Save(string path)
+        {
+            using (new Use(this)) Raw.Native.outer_save(this, path);
+        }
 
         /// <summary>Reads what <see cref="Save"/> wrote, the same file on all ranks; its parameters become the
         /// rank's own. Any number of ranks and any options may read it, but for a momentum where the file has
         /// none. Collective.</summary>
-        public void Load(string path) => Use(() => Raw.Native.outer_load(this, path));
+        public void Load(string path)
+        {
+            using (new Use(this)) Raw.Native.outer_load(this, path);
+        }
     }
 }

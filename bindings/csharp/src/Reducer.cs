@@ -262,16 +262,7 @@ namespace Dt
         /// complete.</summary>
         public void Ready(int index, IntPtr stream = default(IntPtr))
         {
-            bool counted = false;
-            try
-            {
-                Enter(ref counted);  // Dispose meanwhile must not let go of ReducerOptions.Gradients
-                Raw.Native.reducer_ready(this, index, 0, stream.ToInt64());
-            }
-            finally
-            {
-                if (counted) handle.DangerousRelease();
-            }
+            using (new Use(this)) Raw.Native.reducer_ready(this, index, 0, stream.ToInt64());
         }
 
         /// <summary>Says that a gradient is complete in this buffer, to be copied in. It is kept in its
@@ -338,16 +329,7 @@ namespace Dt
         /// or zeros. With <see cref="ReducerOptions.StaticGraph"/> no call is needed.</summary>
         public void Unused(int index, IntPtr stream = default(IntPtr))
         {
-            bool counted = false;
-            try
-            {
-                Enter(ref counted);
-                Raw.Native.reducer_unused(this, index, 0, stream.ToInt64());
-            }
-            finally
-            {
-                if (counted) handle.DangerousRelease();
-            }
+            using (new Use(this)) Raw.Native.reducer_unused(this, index, 0, stream.ToInt64());
         }
 
         /// <summary>The same with a place for the average, which stays as it is if no rank has a
@@ -415,31 +397,24 @@ namespace Dt
                 throw DtException.InvalidArgument(name + ": gradient is null; give an array, a memory or a Tensor");
             if (!ofShard) gradient.CheckWritable(name, "gradient");  // a shard's stay as they are
             CheckFits(name, "gradient", parameters, index, gradient.Dtype, gradient.Count);
-            Pin pin = gradient.Pin();
-            bool counted = false;
-            try
+            using (new Use(this))
             {
-                Enter(ref counted);
-                if (name == "Ready")
-                    Raw.Native.reducer_ready(this, index, gradient.AddressIn(pin), stream.ToInt64());
-                else
-                    Raw.Native.reducer_unused(this, index, gradient.AddressIn(pin), stream.ToInt64());
-            }
-            catch (DtException)
-            {
-                Kept.RethrowHook();
-                throw;
-            }
-            finally
-            {
-                if (counted)
+                Pin pin = gradient.Pin();
+                try
+                {
+                    if (name == "Ready")
+                        Raw.Native.reducer_ready(this, index, gradient.AddressIn(pin), stream.ToInt64());
+                    else
+                        Raw.Native.reducer_unused(this, index, gradient.AddressIn(pin), stream.ToInt64());
+                }
+                catch (DtException)
+                {
+                    Kept.RethrowHook();
+                    throw;
+                }
+                finally
                 {
                     Kept.Hold(pin);  // also when it failed: it may have taken the address
-                    handle.DangerousRelease();
-                }
-                else
-                {
-                    pin.Free();
                 }
             }
         }
@@ -450,19 +425,20 @@ namespace Dt
         /// default: no longer.</summary>
         public void Watch(int index, Tensor parameter)
         {
-            Pin pin = parameter.Pin();
-            bool counted = false, kept = false;
-            try
+            using (new Use(this))
             {
-                Enter(ref counted);
-                Raw.Native.reducer_watch(this, index, parameter.AddressIn(pin), parameter.Bytes);
-                Kept.Watch(index, pin);
-                kept = true;
-            }
-            finally
-            {
-                if (!kept) pin.Free();
-                if (counted) handle.DangerousRelease();
+                Pin pin = parameter.Pin();
+                bool kept = false;
+                try
+                {
+                    Raw.Native.reducer_watch(this, index, parameter.AddressIn(pin), parameter.Bytes);
+                    Kept.Watch(index, pin);
+                    kept = true;
+                }
+                finally
+                {
+                    if (!kept) pin.Free();
+                }
             }
         }
 
@@ -470,25 +446,23 @@ namespace Dt
         /// instead. Collective.</summary>
         public void Finish(IntPtr stream = default(IntPtr))
         {
-            bool counted = false;
-            try
+            using (new Use(this))
             {
-                Enter(ref counted);
-                long held = Kept.Held;
-                Raw.Native.reducer_finish(this, stream.ToInt64());
-                Kept.LetGo(held);  // not when it failed: the step may be open still
-                Kept.EndHookStep();
-            }
-            catch (DtException error)
-            {
-                // A refused call ends no step; after any other failure no stage follows.
-                if (error.Status != Status.InvalidState && error.Status != Status.InvalidArgument) Kept.EndHookStep();
-                Kept.RethrowHook();
-                throw;
-            }
-            finally
-            {
-                if (counted) handle.DangerousRelease();
+                try
+                {
+                    long held = Kept.Held;
+                    Raw.Native.reducer_finish(this, stream.ToInt64());
+                    Kept.LetGo(held);  // not when it failed: the step may be open still
+                    Kept.EndHookStep();
+                }
+                catch (DtException error)
+                {
+                    // A refused call ends no step; after any other failure no stage follows.
+                    if (error.Status != Status.InvalidState && error.Status != Status.InvalidArgument)
+                        Kept.EndHookStep();
+                    Kept.RethrowHook();
+                    throw;
+                }
             }
         }
 
@@ -500,16 +474,7 @@ namespace Dt
 
         double Clip(double maxNorm, double normType, long norm, long stream)
         {
-            bool counted = false;
-            try
-            {
-                Enter(ref counted);
-                return Raw.Native.reducer_clip_norm(this, maxNorm, normType, norm, stream);
-            }
-            finally
-            {
-                if (counted) handle.DangerousRelease();
-            }
+            using (new Use(this)) return Raw.Native.reducer_clip_norm(this, maxNorm, normType, norm, stream);
         }
 
         /// <summary>The same over GPUs, where norm, one F32 of the GPU, receives the norm.</summary>
