@@ -40,7 +40,7 @@ namespace Dt
         const int IdleMs = -1;         // until a work comes
         const int WatchedMs = 1000;    // completions ring; this only bounds the harm of a lost one
         const int UnwatchedMs = 2;     // the communicator was closed before it could be watched
-        const int ExitLimitMs = 5000;
+        const int UnloadLimitMs = 5000;
 
         struct Ended
         {
@@ -51,7 +51,7 @@ namespace Dt
         static readonly object gate = new object();
         static readonly List<Channel> busy = new List<Channel>();
         static Raw.Poller poller;  // never destroyed: the thread may be inside
-        static Thread thread;
+        static LibraryThread thread;
         static bool stopped;
 
         /// Before an operation is issued that must be watched: what can fail fails here.
@@ -103,29 +103,22 @@ namespace Dt
                 poller = new Raw.Poller();
                 GC.SuppressFinalize(poller);
             }
-            Thread polling = new Thread(Run);
-            polling.IsBackground = true;
-            polling.Name = "dt completions";
-            polling.Start();
-            CodeEnd.Add(Stop, Unload);
-            Volatile.Write(ref thread, polling);
+            Volatile.Write(ref thread, new LibraryThread("dt completions", Run, Stop, Unload));
         }
 
-        static void Stop(object sender, EventArgs arguments)
+        static void Stop()
         {
             lock (gate) stopped = true;
             poller.wake();
-            if (Thread.CurrentThread != thread) thread.Join(ExitLimitMs);
         }
 
-        static void Unload(object sender, EventArgs arguments)
+        static void Unload()
         {
             lock (gate)
             {
                 AwaitIdle();
                 stopped = true;
             }
-            Stop(sender, arguments);
         }
 
         /// Before anything of an application domain ends that is unloaded. Arrays go with their domain,
@@ -140,7 +133,7 @@ namespace Dt
         {
             while (busy.Count > 0)
             {
-                if (Monitor.Wait(gate, ExitLimitMs)) continue;
+                if (Monitor.Wait(gate, UnloadLimitMs)) continue;
                 throw DtException.Make(new ErrorParts(Status.InvalidState, "dt: operations are under way " +
                     "whose buffers would go with this application domain or AssemblyLoadContext; wait for " +
                     "their works, or abort the job, before it is unloaded"));
@@ -222,19 +215,7 @@ namespace Dt
             catch (Exception error)
             {
                 // An owner of memory that throws when it is unpinned must not end the thread.
-                Report(error);
-            }
-        }
-
-        static void Report(Exception error)
-        {
-            try
-            {
-                Console.Error.WriteLine("dt: a buffer could not be unpinned: " + error.Message);
-            }
-            catch (Exception)
-            {
-                // There is nobody left to tell.
+                LibraryThread.Report(() => "dt: a buffer could not be unpinned: " + error.Message);
             }
         }
     }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 using System;
 using System.Collections.Generic;
-using System.Threading;
 
 namespace Dt
 {
@@ -9,12 +8,10 @@ namespace Dt
     /// never enter the runtime, whose garbage collector would have to stop them.
     internal static class LogPump
     {
-        const int ExitLimitMs = 5000;  // a sink that hangs does not keep the process
-
         static readonly object gate = new object();
         static readonly List<Action<LogLevel, string>> sinks = new List<Action<LogLevel, string>>();
         static long queue;  // this domain's, native code's
-        static Thread thread;
+        static LibraryThread thread;
 
         internal static void Connect(Config config, Action<LogLevel, string> sink)
         {
@@ -43,25 +40,8 @@ namespace Dt
         {
             if (thread != null) return;
             if (queue == 0) queue = Raw.Native.log_queue_create();
-            Thread pump = new Thread(Run);
-            pump.IsBackground = true;
-            pump.Name = "dt log";
-            pump.Start();
-            CodeEnd.Add(Stop, Unload);
-            thread = pump;
-        }
-
-        static void Unload(object sender, EventArgs arguments)
-        {
-            Completions.CheckUnload();
-            Stop(sender, arguments);
-        }
-
-        /// What is in the queue by now still reaches its sink.
-        static void Stop(object sender, EventArgs arguments)
-        {
-            Raw.Native.log_queue_stop(queue);
-            if (Thread.CurrentThread != thread) thread.Join(ExitLimitMs);
+            // What is in the queue when it stops still reaches its sink.
+            thread = new LibraryThread("dt log", Run, () => Raw.Native.log_queue_stop(queue), Completions.CheckUnload);
         }
 
         static void Run()
@@ -83,21 +63,9 @@ namespace Dt
                 }
                 catch (Exception error)
                 {
-                    Report(error);
+                    LibraryThread.Report(() => "dt: a log sink threw " + error.GetType().Name + ": " +
+                        error.Message.Replace('\n', ' '));
                 }
-            }
-        }
-
-        static void Report(Exception error)
-        {
-            try
-            {
-                Console.Error.WriteLine("dt: a log sink threw " + error.GetType().Name + ": " +
-                    error.Message.Replace('\n', ' '));
-            }
-            catch (Exception)
-            {
-                // There is nobody left to tell.
             }
         }
     }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 using System;
 using System.Runtime.InteropServices;
-using System.Threading;
 
 namespace Dt
 {
@@ -13,12 +12,10 @@ namespace Dt
         [UnmanagedFunctionPointer(CallingConvention.Cdecl)]
         delegate int Entry(long id, long first, long second, long third);
 
-        const int ExitLimitMs = 5000;  // a function that hangs does not keep the process
-
         static readonly Entry entry = Enter;  // native code has its address
         static readonly object gate = new object();
         static long queue;  // this domain's, native code's
-        static Thread thread;
+        static LibraryThread thread;
 
         readonly Func<long, long, long, int> function;
         GCHandle self;
@@ -63,24 +60,8 @@ namespace Dt
             if (thread != null) return;
             if (queue == 0)
                 queue = Raw.Native.call_queue_create(Marshal.GetFunctionPointerForDelegate(entry).ToInt64());
-            Thread calling = new Thread(() => Raw.Native.call_queue_run(queue));
-            calling.IsBackground = true;
-            calling.Name = "dt calls";
-            calling.Start();
-            CodeEnd.Add(Stop, Unload);
-            thread = calling;
-        }
-
-        static void Unload(object sender, EventArgs arguments)
-        {
-            Completions.CheckUnload();
-            Stop(sender, arguments);
-        }
-
-        static void Stop(object sender, EventArgs arguments)
-        {
-            Raw.Native.call_queue_stop(queue);
-            if (Thread.CurrentThread != thread) thread.Join(ExitLimitMs);
+            thread = new LibraryThread("dt calls", () => Raw.Native.call_queue_run(queue),
+                () => Raw.Native.call_queue_stop(queue), Completions.CheckUnload);
         }
     }
 }
