@@ -14,6 +14,8 @@ namespace Dt
         const int None = -1;
         const int Bits16 = -2;  // the caller says of what
 
+        static readonly byte[] sizes = { 1, 1, 4, 4, 8, 8, 2, 2, 4, 8, 1, 2, 2, 1, 1 };  // in the order of Dtype
+
         internal static int Find(Type type)
         {
             if (type == typeof(float)) return (int)Dtype.F32;
@@ -62,25 +64,8 @@ namespace Dt
         /// In bytes.
         internal static int Size(Dtype dtype)
         {
-            switch (dtype)
-            {
-                case Dtype.F16:
-                case Dtype.BF16:
-                case Dtype.I16:
-                case Dtype.U16: return 2;
-                case Dtype.I32:
-                case Dtype.U32:
-                case Dtype.F32: return 4;
-                case Dtype.I64:
-                case Dtype.U64:
-                case Dtype.F64: return 8;
-                case Dtype.I8:
-                case Dtype.U8:
-                case Dtype.Bool:
-                case Dtype.F8E4M3:
-                case Dtype.F8E5M2: return 1;
-                default: throw DtException.InvalidArgument("the dtype is " + (int)dtype + "; give a Dtype");
-            }
+            if (dtype >= 0 && (int)dtype < sizes.Length) return sizes[(int)dtype];
+            throw DtException.InvalidArgument("the dtype is " + (int)dtype + "; give a Dtype");
         }
 
         /// Of that many elements, for a method with an address in the place of the span.
