@@ -68,6 +68,35 @@ abstract class Handle implements AutoCloseable {
     }
   }
 
+  /** Until letGo(), a close by another thread destroys neither the handle nor what belongs to it. */
+  final void hold() {
+    if (!state.retain()) throw closed(null);
+  }
+
+  final void letGo() {
+    state.release();
+  }
+
+  /** As call(), between hold() and letGo(). */
+  final <T> T use(LongFunction<T> function) {
+    hold();
+    try {
+      return call(function);
+    } finally {
+      letGo();
+    }
+  }
+
+  /** As use(), without a result. */
+  final void useFor(LongConsumer function) {
+    hold();
+    try {
+      run(function);
+    } finally {
+      letGo();
+    }
+  }
+
   /** What to throw when dt refused a call: another thread may have closed this meanwhile. */
   final RuntimeException refused(InvalidArgumentException refusal) {
     return state.closed ? closed(refusal) : refusal;

@@ -27,13 +27,13 @@ final class Memory {
   /** It is freed through the communicator, whose handle therefore stays as long. */
   static Memory allocate(Comm comm, long bytes) {
     long number = comm.number();
-    if (!comm.state().retain()) throw new ClosedException("Comm", null);
+    comm.hold();
     Memory made = null;
     try {
       made = new Memory(number, Raw.mem_alloc(number, bytes), comm.state());
       return made;
     } finally {
-      if (made == null) comm.state().release();
+      if (made == null) comm.letGo();
       Reference.reachabilityFence(comm);
     }
   }

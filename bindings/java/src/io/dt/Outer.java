@@ -5,8 +5,6 @@ import io.dt.raw.Raw;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.function.LongConsumer;
-import java.util.function.LongFunction;
 
 /**
  * An outer optimizer, for slow networks: local SGD and DiLoCo, with fragments and a delay as in
@@ -78,24 +76,6 @@ public final class Outer extends Handle {
     private void release() {
       for (Tensor each : tensors) Tensor.release(each);
     }
-  }
-
-  /** A close by another thread must not take the parameters from under a call. */
-  private <T> T use(LongFunction<T> function) {
-    if (!state().retain()) number();
-    try {
-      return call(function);
-    } finally {
-      state().release();
-    }
-  }
-
-  private void useFor(LongConsumer function) {
-    use(
-        number -> {
-          function.accept(number);
-          return null;
-        });
   }
 
   /**

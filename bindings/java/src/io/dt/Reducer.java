@@ -253,14 +253,14 @@ public final class Reducer extends Handle {
     HookCalls old = calls;
     boolean entered = false;
     try {
-      enter();
+      hold();
       entered = true;
       run(number -> Raw.reducer_set_hook_upcall(number, calls == null ? 0 : calls.number));
       old = retained.setHook(calls);
       this.hook = hook;
     } finally {
       HookCalls.delete(old);
-      if (entered) leave();
+      if (entered) letGo();
     }
   }
 
@@ -379,7 +379,7 @@ public final class Reducer extends Handle {
     refuseArray(method, "gradient", gradient);
     gradient.checkWritable(method, "gradient");
     param.checkFits(method, "gradient", gradient);
-    enter();
+    hold();
     try {
       gradient.acquire();
       try {
@@ -388,23 +388,13 @@ public final class Reducer extends Handle {
         retained.addGradient(gradient); // also after a failure: dt may have taken the address
       }
     } finally {
-      leave();
+      letGo();
     }
   }
 
-  /** For a call that uses what {@link Retained} has: a close meanwhile releases that in leave(). */
-  private void enter() {
-    if (!state().retain()) number(); // throws
-  }
-
-  private void leave() {
-    state().release();
-  }
-
   private void arrive(boolean unused, int index, long gradient, long stream) {
-    enter();
     try {
-      run( // which may wait: the hook for other ranks, and a bucket for memory
+      useFor( // which may wait: the hook for other ranks, and a bucket for memory
           number -> {
             if (unused) {
               Raw.reducer_unused(number, index, gradient, stream);
@@ -414,8 +404,6 @@ public final class Reducer extends Handle {
           });
     } catch (DtException | ClosedException e) {
       throw HookCalls.of(retained.hook(), e);
-    } finally {
-      leave();
     }
   }
 
@@ -430,7 +418,7 @@ public final class Reducer extends Handle {
   public void watch(int index, Tensor parameter) {
     Param.at("Reducer.watch", params, index);
     if (parameter != null) refuseArray("Reducer.watch", "parameter", parameter);
-    enter();
+    hold();
     try {
       if (parameter != null) parameter.acquire();
       Tensor old = parameter;
@@ -443,7 +431,7 @@ public final class Reducer extends Handle {
         Tensor.release(old);
       }
     } finally {
-      leave();
+      letGo();
     }
   }
 
@@ -463,14 +451,14 @@ public final class Reducer extends Handle {
    * @param stream CUDA stream that will use the gradients; ignored on a host communicator
    */
   public void finish(long stream) {
-    enter();
     try {
-      run(number -> Raw.reducer_finish(number, stream));
-      retained.releaseGradients(); // not after a failure: the step may be open still
+      useFor(
+          number -> {
+            Raw.reducer_finish(number, stream);
+            retained.releaseGradients(); // not after a failure: the step may be open still
+          });
     } catch (DtException e) {
       throw HookCalls.of(retained.hook(), e);
-    } finally {
-      leave();
     }
   }
 
@@ -494,12 +482,7 @@ public final class Reducer extends Handle {
    * @return the norm of before
    */
   public double clipNorm(double maxNorm, double normType) {
-    enter();
-    try {
-      return call(number -> Raw.reducer_clip_norm(number, maxNorm, normType, 0, 0));
-    } finally {
-      leave();
-    }
+    return use(number -> Raw.reducer_clip_norm(number, maxNorm, normType, 0, 0));
   }
 
   /**
@@ -529,15 +512,9 @@ public final class Reducer extends Handle {
       throw Checks.refused(
           method, "norm", "has " + norm.count() + " elements of " + norm.type(), "give one of F32");
     }
-    enter();
-    try {
-      norm.use(
-          () -> run(
-              number ->
-                  Raw.reducer_clip_norm(number, maxNorm, normType, norm.place(), stream)));
-    } finally {
-      leave();
-    }
+    useFor(
+        number ->
+            norm.use(() -> Raw.reducer_clip_norm(number, maxNorm, normType, norm.place(), stream)));
   }
 
   /**
