@@ -77,13 +77,7 @@ final class CommState {
   void settle(int before) {
     int now = generation; // maybe some groups later
     if (now == before) return;
-    if (grouped(now)) {
-      if (Waiting.virtual()) {
-        Waiting.run(() -> awaitEnd(now)); // a monitor would keep the carrier before Java 24
-      } else {
-        awaitEnd(now);
-      }
-    }
+    if (grouped(now)) Waiting.run(this::awaitEnd, now); // a monitor keeps carriers before Java 24
     List<Ended> later;
     synchronized (lock) {
       later = ended.stream().filter(each -> each.generation > before).toList();
@@ -91,7 +85,7 @@ final class CommState {
     for (Ended each : later) each.whole.awaitEnd();
   }
 
-  private void awaitEnd(int open) {
+  private void awaitEnd(long open) {
     boolean interrupted = false;
     synchronized (lock) {
       while (generation == open) {

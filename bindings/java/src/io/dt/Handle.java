@@ -41,10 +41,7 @@ abstract class Handle implements AutoCloseable {
   /** Calls dt with the number. */
   final <T> T call(LongFunction<T> function) {
     try {
-      long number = number();
-      return Waiting.virtual()
-          ? Waiting.call(() -> function.apply(number))
-          : function.apply(number);
+      return Waiting.call(function, number());
     } catch (InvalidArgumentException e) {
       throw refused(e);
     } finally {
@@ -55,12 +52,7 @@ abstract class Handle implements AutoCloseable {
   /** As call(), without a result. */
   final void run(LongConsumer function) {
     try {
-      long number = number();
-      if (Waiting.virtual()) {
-        Waiting.run(() -> function.accept(number));
-      } else {
-        function.accept(number);
-      }
+      Waiting.run(function, number());
     } catch (InvalidArgumentException e) {
       throw refused(e);
     } finally {
@@ -138,11 +130,7 @@ abstract class Handle implements AutoCloseable {
       synchronized (this) {
         if (--users > 0) return;
       }
-      if (Waiting.virtual()) {
-        Waiting.run(() -> destroy.accept(number)); // which may wait for some seconds: see close()
-      } else {
-        destroy.accept(number);
-      }
+      Waiting.run(destroy, number); // which may wait for some seconds: see close()
     }
 
     /** The owner is gone. */

@@ -44,11 +44,7 @@ public final class Job extends Handle {
   public static Job init(Config config) {
     Loader.load();
     try {
-      long settings = config == null ? 0 : config.number();
-      return new Job(
-          Waiting.virtual()
-              ? Waiting.call(() -> Raw.job_init(settings))
-              : Raw.job_init(settings));
+      return new Job(Waiting.call(Raw::job_init, config == null ? 0 : config.number()));
     } finally {
       Reference.reachabilityFence(config);
     }

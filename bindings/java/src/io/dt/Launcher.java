@@ -187,7 +187,7 @@ final class Launcher {
       long count, byte[] blocks, Combination custom) {
     if (Waiting.virtual()) {
       Waiting.run(
-          () -> launchHere(number, kind, op, peer, type, send, recv, count, blocks, custom));
+          on -> launchHere(on, kind, op, peer, type, send, recv, count, blocks, custom), number);
     } else {
       launchHere(number, kind, op, peer, type, send, recv, count, blocks, custom);
     }

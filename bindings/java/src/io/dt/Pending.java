@@ -100,7 +100,7 @@ final class Pending extends AtomicReference<Object> {
       try {
         boolean done =
             Waiting.virtual()
-                ? Waiting.call(() -> Raw.work_wait(handle, timeoutMs))
+                ? Waiting.call(number -> Raw.work_wait(number, timeoutMs), handle)
                 : Raw.work_wait(handle, timeoutMs);
         if (!done) return false;
         done();
@@ -116,7 +116,7 @@ final class Pending extends AtomicReference<Object> {
     if (get() == null) {
       try {
         if (Waiting.virtual()) {
-          Waiting.run(() -> Raw.work_wait_stream(handle, stream));
+          Waiting.run(number -> Raw.work_wait_stream(number, stream), handle);
         } else {
           Raw.work_wait_stream(handle, stream);
         }

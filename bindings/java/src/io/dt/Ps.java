@@ -39,18 +39,15 @@ public final class Ps extends Handle {
     Loader.load();
     Checks.notNull("Ps", "options", options);
     try {
-      long settings = config == null ? 0 : config.number();
-      return Waiting.virtual()
-          ? Waiting.call(() -> connect(settings, options))
-          : connect(settings, options);
+      return Waiting.call(
+          settings ->
+              Raw.ps_connect(
+                  settings, options.worker(), options.connectMs(), options.timeoutMs(),
+                  options.queueBytes()),
+          config == null ? 0 : config.number());
     } finally {
       Reference.reachabilityFence(config);
     }
-  }
-
-  private static long connect(long settings, PsOptions options) {
-    return Raw.ps_connect(
-        settings, options.worker(), options.connectMs(), options.timeoutMs(), options.queueBytes());
   }
 
   /**

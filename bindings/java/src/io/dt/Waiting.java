@@ -8,7 +8,8 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.Executor;
 import java.util.concurrent.Executors;
-import java.util.function.Supplier;
+import java.util.function.LongConsumer;
+import java.util.function.LongFunction;
 
 /**
  * Calls that may wait for other ranks, made by virtual threads (Java 21 and later). A platform
@@ -49,10 +50,16 @@ final class Waiting {
     }
   }
 
-  /** Calls a function on a platform thread. An interrupt does not end it, as in native code. */
-  static <T> T call(Supplier<T> function) {
+  /**
+   * Calls a function, on a platform thread if the calling one is virtual. An interrupt does not end
+   * it, as in native code.
+   *
+   * @param number of a handle, say: what the function captures is garbage
+   */
+  static <T> T call(LongFunction<T> function, long number) {
+    if (!virtual()) return function.apply(number);
     try {
-      return CompletableFuture.supplyAsync(function, Pool.THREADS).join();
+      return CompletableFuture.supplyAsync(() -> function.apply(number), Pool.THREADS).join();
     } catch (CompletionException e) {
       if (e.getCause() instanceof DtException failure) throw failure.again();
       if (e.getCause() instanceof RuntimeException failure) throw failure;
@@ -62,11 +69,16 @@ final class Waiting {
   }
 
   /** As call(), without a result. */
-  static void run(Runnable function) {
+  static void run(LongConsumer function, long number) {
+    if (!virtual()) {
+      function.accept(number);
+      return;
+    }
     call(
-        () -> {
-          function.run();
+        given -> {
+          function.accept(given);
           return null;
-        });
+        },
+        number);
   }
 }

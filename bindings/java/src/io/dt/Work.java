@@ -112,9 +112,7 @@ public final class Work implements AutoCloseable {
     int ended = firstEnded(works);
     if (ended >= 0) return ended;
     try {
-      return Waiting.virtual()
-          ? Waiting.call(() -> Raw.work_wait_any(packed.array(), timeoutMs))
-          : Raw.work_wait_any(packed.array(), timeoutMs);
+      return Waiting.call(limit -> Raw.work_wait_any(packed.array(), limit), timeoutMs);
     } catch (DtException e) {
       ended = firstEnded(works); // the handle of one that has ended is gone
       if (ended < 0) throw e;
