@@ -14,7 +14,10 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/source" "$work/classes/io/dt/native/linux-x64" "$work/classes/META-INF/maven/io.dt/dt"
 cp -R "$root/." "$work/source/"
-cp "$@" "$work/source/io/dt/raw/"
+for generated; do
+  package=$(sed -n 's/^package \(.*\);.*/\1/p' "$generated")
+  cp "$generated" "$work/source/${package//.//}/"
+done
 find "$work/source" -name '*.java' | LC_ALL=C sort >"$work/list"
 "$JAVAC" -g -Xlint:all -Werror --release 17 -encoding UTF-8 --module-version "$version" -d "$work/classes" @"$work/list"
 

@@ -146,6 +146,7 @@ public class DtException extends RuntimeException {
             cause));
   }
 
+  /** make_exceptions.py writes these classes. */
   private static DtException of(Data data) {
     switch (Status.of(data.status())) {
       case INVALID_ARGUMENT: return new InvalidArgumentException(data);
