@@ -108,7 +108,12 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   }
   /// Ranks of it are away on purpose until then at the latest: operations have their whole time-out
   /// after that. Replaces an earlier one.
-  void excuse(int64_t until_ns) { options_.backend->excuse(until_ns); }
+  void excuse(int64_t until_ns) {
+    away_until_ns_.store(until_ns, std::memory_order_relaxed);
+    options_.backend->excuse(until_ns);
+  }
+  /// What excuse() was given last; 0: nothing. For deadlines that a layer above keeps.
+  int64_t away_until_ns() const { return away_until_ns_.load(std::memory_order_relaxed); }
   void interrupt(const Status& status) {
     over_.store(true, std::memory_order_relaxed);
     options_.backend->interrupt(status);
@@ -162,6 +167,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const Pool<backend::Work> works_;
   std::atomic<int64_t> timeout_ms_;
   std::atomic<int64_t> grace_until_ns_;           // monotonic; see Options::first_timeout_ms
+  std::atomic<int64_t> away_until_ns_{0};         // monotonic; see excuse()
   std::shared_ptr<const Communicator> followed_;  // whose time-outs it has; null: its own
   int64_t more_ms_ = 0;
   mutable Guarded<std::vector<std::weak_ptr<Communicator>>> parts_;  // that it answers for

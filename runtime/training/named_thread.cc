@@ -15,6 +15,7 @@ namespace {
 constexpr int64_t kGiveUpMs = 10'000;  // rank 0 answers what is overdue; behind an operation
 constexpr int64_t kSkewMs = 1000;      // other ranks may end an answer so much later than this one
 constexpr int64_t kHelpMs = 1;         // between looks where no thread advances transfers
+constexpr int64_t kAwayMs = 100;       // between looks whether ranks are back that are away
 constexpr size_t kWarnings = 16;       // of stalls at a time
 
 bool is_supported(const backend::Collective& collective) {
@@ -261,7 +262,12 @@ Result<bool> NamedThread::step() {
 }
 
 Deadline NamedThread::next_deadline() {
-  Deadline next = state_.with([](State& state) { return state.earliest.earlier(state.give_up); });
+  Deadline next = state_.with([&](State& state) {
+    const Deadline sooner = state.earliest.earlier(state.give_up);
+    if (state.earliest.is_never() || away_until_ns_ <= monotonic_ns()) return sooner;
+    // The ranks that are away may be back before the time that they announced.
+    return sooner.earlier(Deadline::after_ms(kAwayMs));
+  });
   if (table_ == nullptr) return next;
   return next.earlier(deadline_at(table_->due_ns())).earlier(deadline_at(table_->next_stall_ns()));
 }
@@ -389,19 +395,23 @@ NamedNews NamedThread::take_news() {
 
 /// Rank 0 ends all with the ranks that are missing, once it hears of it. Also while a message to it
 /// is under way, because a rank 0 that is stopped or stuck takes none. No deadline that has passed
-/// remains, so the thread sleeps.
+/// remains, so the thread sleeps. A name has its whole time-out after a pause that some rank has
+/// announced.
 void NamedThread::look_for_overdue() {
-  const bool gives_up = state_.with([](State& state) {
-    if (state.earliest.passed()) {
+  const int64_t away_until_ns = comm_->away_until_ns();
+  const bool changed = std::exchange(away_until_ns_, away_until_ns) != away_until_ns;
+  const bool gives_up = state_.with([&](State& state) {
+    if (changed || state.earliest.passed()) {
       state.earliest = Deadline::never();
       for (auto& [name, pending] : state.pending) {
         if (pending.running || pending.overdue) continue;
-        if (pending.deadline.passed()) {
+        const Deadline deadline = pending.deadline.renewed_at(away_until_ns);
+        if (deadline.passed()) {
           pending.overdue = true;
           state.overdue.push_back(name);
           state.give_up = state.give_up.earlier(Deadline::after_ms(kGiveUpMs));
         } else {
-          state.earliest = state.earliest.earlier(pending.deadline);
+          state.earliest = state.earliest.earlier(deadline);
         }
       }
     }
@@ -430,7 +440,7 @@ void NamedThread::extend_deadlines() {
       if (!pending.told) {
         pending.deadline = pending.deadline.renewed_at(now_ns);
       } else if (!pending.extended && pending.deadline.before(least)) {
-        pending.deadline = least;
+        pending.deadline = pending.deadline.later_ns(now_ns + kSkewMs * 1'000'000);
         pending.extended = true;
       }
       state.earliest = state.earliest.earlier(pending.deadline);

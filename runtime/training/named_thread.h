@@ -65,7 +65,7 @@ class NamedThread : public std::enable_shared_from_this<NamedThread> {
     std::unordered_map<std::string, Pending> pending;  // until their works are done
     std::vector<std::string> untold;                   // names of these, as they came
     std::vector<std::string> overdue;                  // names, of which rank 0 is to hear
-    Deadline earliest = Deadline::never();             // no deadline of a pending one is before
+    Deadline earliest = Deadline::never();             // none of the pending ones is overdue before
     Deadline give_up = Deadline::never();  // something is overdue, and rank 0 does not answer
     Join join = Join::kNot;
     int32_t last_joined = -1;
@@ -137,7 +137,8 @@ class NamedThread : public std::enable_shared_from_this<NamedThread> {
   std::unordered_map<std::string, uint32_t> ids_;
   uint32_t heard_ = 0;
   bool may_end_ = false;
-  char* memory_ = nullptr;  // in which tensors are put together
+  int64_t away_until_ns_ = 0;  // of the communicator, as of the last look for overdue names
+  char* memory_ = nullptr;     // in which tensors are put together
   int64_t memory_bytes_ = 0;
 };
 

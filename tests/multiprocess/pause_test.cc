@@ -19,6 +19,24 @@ dt_status signal_to_others(dt_job* job, const char* key) {
 
 dt_status await(dt_job* job, const char* key) { return dt_store_wait(job, &key, 1, -1); }
 
+/// Submits an allreduce by name, and waits for it.
+dt_status run_by_name(dt_named* named) {
+  float value = 1;
+  dt_collective collective;
+  dt_collective_init(&collective);
+  collective.kind = DT_KIND_ALLREDUCE;
+  collective.dtype = DT_F32;
+  collective.op = DT_SUM;
+  collective.count = 1;
+  collective.send = collective.recv = &value;
+  dt_work* work = nullptr;
+  RANK_TRY(dt_named_submit(named, "gradient", &collective, &work));
+  int32_t done = 0;
+  const dt_status status = dt_work_wait(work, 20'000, &done);
+  dt_work_destroy(work);
+  return status != DT_OK || done == 1 ? status : DT_ERR_INTERNAL;
+}
+
 /// Two ranks, on one host and then on two.
 void check_on_hosts(const std::string& timeout_ms,
                     const std::function<dt_status(const Rank&)>& body) {
@@ -125,6 +143,42 @@ TEST_CASE("a wait that began in a pause ends its time-out after it, not after wh
     RANK_TRY(signal_to_others(rank.job, "done"));
     return late == DT_ERR_TIMEOUT ? DT_OK : DT_ERR_INTERNAL;
   });
+}
+
+TEST_CASE("named operations wait for a rank that is busy, too, and no longer than that") {
+  const auto outcomes = run_ranks(3,
+                                  [](const Rank& rank) -> dt_status {
+                                    dt_named* named = nullptr;
+                                    RANK_TRY(dt_named_create(rank.world, nullptr, &named));
+                                    if (rank.rank == 1) {
+                                      RANK_TRY(dt_busy_begin(rank.job, "checkpoint", 600'000));
+                                      RANK_TRY(signal_to_others(rank.job, "away"));
+                                      RANK_TRY(pass(rank.job, 2500));
+                                      RANK_TRY(dt_busy_end(rank.job));
+                                    } else {
+                                      RANK_TRY(await(rank.job, "away"));
+                                    }
+                                    RANK_TRY(run_by_name(named));
+                                    // Now it does not come after the pause, which ends before the
+                                    // time announced.
+                                    if (rank.rank == 1) {
+                                      RANK_TRY(dt_busy_begin(rank.job, nullptr, 600'000));
+                                      RANK_TRY(signal_to_others(rank.job, "away again"));
+                                      RANK_TRY(pass(rank.job, 1500));
+                                      RANK_TRY(dt_busy_end(rank.job));
+                                      RANK_TRY(dt_store_barrier(rank.job, "done", 0, -1));
+                                    } else {
+                                      RANK_TRY(await(rank.job, "away again"));
+                                      const dt_status late = run_by_name(named);
+                                      const bool blames = contains(dt_last_error(), "rank 1 (");
+                                      RANK_TRY(dt_store_barrier(rank.job, "done", 0, -1));
+                                      if (late != DT_ERR_TIMEOUT || !blames) return DT_ERR_INTERNAL;
+                                    }
+                                    dt_named_destroy(named);
+                                    return DT_OK;
+                                  },
+                                  {{"collective.timeout_ms", "1000"}});
+  require_all_ok(outcomes);
 }
 
 TEST_CASE("after a pause an operation's own time-out counts, not that of the communicator") {
