@@ -12,6 +12,7 @@
 #include "job/job.h"
 #include "job/outcome.h"
 #include "job/rank_list.h"
+#include "store/gather.h"
 
 namespace dt::job {
 namespace {
@@ -80,7 +81,14 @@ Result<std::shared_ptr<comm::Communicator>> Job::create_among(store::Client& cli
   const std::vector<int32_t> places = places_in(*engine, ranks);
   auto block = backend::HostBlock::make(engine, static_cast<int32_t>(places.size()));
   const std::string mine = block.ok() ? std::to_string(block.value().offset()) : std::string();
-  DT_TRY_VALUE(const store::GatherVerdict met, client.gather(what, ranks, mine, wait));
+  const auto gathered = client.gather(what, ranks, mine, wait);
+  if (!gathered.ok()) {
+    // This rank went before it had the answer, with which others may open and write to its block.
+    const bool in_vain = gathered.status().info().operation == store::kGatherOperation;
+    if (block.ok() && !in_vain) block.value().leave_reserved();
+    return gathered.status();
+  }
+  const store::GatherVerdict& met = gathered.value();
   if (met.present.size() != ranks.size()) {
     DT_TRY(board_->concerning(ranks));
     return absent(met, ranks);

@@ -163,7 +163,7 @@ Status GatherTable::missing(const std::string& name, const Gathering& gathering,
       "rank that lives has to call it, or to end",
       name.c_str(), alive - absent.size(), alive, seconds_text(timeout_ms).c_str(),
       item_list(absent).c_str());
-  info.operation = "gather";
+  info.operation = kGatherOperation;
   return Status(std::move(info));
 }
 

@@ -14,6 +14,9 @@
 
 namespace dt::store {
 
+/// ErrorInfo::operation of the answer to ranks that came in vain: all of them get it.
+inline constexpr char kGatherOperation[] = "gathering";  // no collective is named so
+
 /// Where the ranks of a communicator come together after a failure. A gathering has a name and the
 /// world ranks that may come. It is over when each of them that still takes part in the job has
 /// come; all then get the same answer: who is there, and what each said. One that has ended

@@ -106,6 +106,9 @@ class HostBlock {
   HostBlock& operator=(HostBlock&&) = delete;
   ~HostBlock();
 
+  /// It is not given back: other members may know of it, and open it.
+  void leave_reserved() { memory_ = nullptr; }
+
   /// In this rank's section of the arena: what the other members have to know.
   int64_t offset() const { return offset_; }
   /// `places`: of the members among HostEngine::Options::world_ranks; `offsets`: of their blocks.

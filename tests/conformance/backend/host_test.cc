@@ -509,6 +509,28 @@ TEST_CASE("Host: different thresholds are refused by name, a second world too") 
   CHECK_MESSAGE(contains(texts[1], "rank 5"), texts[1]);
 }
 
+TEST_CASE("Host: a block that others may know of is not reused, another one is") {
+  auto listener = dt::shm::ArenaListener::create();
+  REQUIRE(listener.ok());
+  dt::backend::HostEngine::Options options;
+  options.leader_name = listener.value().name();
+  options.session = 78;
+  options.local_size = 1;
+  options.world_ranks = {0};
+  auto engine = dt::backend::HostEngine::create(std::move(listener).value(), options,
+                                                Wait{Deadline::after_ms(30'000)});
+  REQUIRE_MESSAGE(engine.ok(), engine.status().message());
+  const auto offset_of_one = [&](bool reserved) {
+    auto block = dt::backend::HostBlock::make(engine.value(), 1);
+    REQUIRE_MESSAGE(block.ok(), block.status().message());
+    if (reserved) block.value().leave_reserved();
+    return block.value().offset();
+  };
+  const int64_t first = offset_of_one(false);
+  CHECK(offset_of_one(true) == first);
+  CHECK(offset_of_one(false) != first);
+}
+
 namespace {
 
 /// The body of a rank that is a process: exits 0 if all is well.

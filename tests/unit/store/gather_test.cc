@@ -108,6 +108,7 @@ TEST_CASE("GatherTable: one that lives and does not come ends it for all, and is
   REQUIRE(hall.answers.size() == 2);
   for (const Answer& answer : hall.answers) {
     CHECK(answer.status.code() == Code::kTimeout);
+    CHECK(answer.status.info().operation == kGatherOperation);
     CHECK(answer.status.info().rank == 2);
     CHECK(answer.status.info().host == "hostB");
     CHECK(answer.status.info().pid == 12);
