@@ -136,6 +136,24 @@ TEST_CASE("--log-dir has each rank's output as it was written") {
   CHECK(refused.out.empty());
 }
 
+TEST_CASE("warnings of the settings are given once, also where a restart fails") {
+  const TempFolder folder;
+  std::ofstream(folder.path() + "/dt.toml") << "schema = 99\nnext = 1\n";
+  Process::Options options;
+  options.environment = {"DT_CONFIG=" + folder.path() + "/dt.toml",
+                         "LOGS=" + folder.path() + "/logs"};
+  const std::string dt = dt::test::required_variable("DT_COMMAND");
+  Process run({dt, "run", "--max-restarts", "1", "--log-dir", folder.path() + "/logs", "sh", "-c",
+               dt + " config >/dev/null; rm -r $LOGS; touch $LOGS; exit 3"},
+              options);
+  CHECK(run.wait() == 1);
+  INFO(run.err);
+  CHECK(count_of(run.err,
+                 "dt run: --log-dir: cannot create " + folder.path() + "/logs/attempt-1: ") == 1);
+  CHECK(count_of(run.err, "dt config: warning: ") == 1);
+  CHECK(count_of(run.err, "dt run: warning: ") == 0);
+}
+
 TEST_CASE("--log-dir empties regular files only, of one name") {
   const TempFolder folder;
   const std::filesystem::path logs = folder.path();

@@ -430,6 +430,7 @@ Result<AttemptEnd> run_attempt(Agent* agent, Signals* signals, Guardian* guardia
   const ErrorFolder errors(agent);
   if (agent->options.verbose) say_what_is_set_up(agent->plan, output.get());
   Supervisor supervisor(agent->plan, *signals, *guardian, *output);
+  agent->has_begun |= agent->plan.start_error.ok();
   AttemptEnd end;
   end.outcome = supervisor.run();
   end.exit_code = end.outcome.exit_code == 0 && output->is_cut_short() ? 1 : end.outcome.exit_code;

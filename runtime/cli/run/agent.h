@@ -47,8 +47,9 @@ struct Agent {
   std::unique_ptr<Fleet> fleet;       // null with one node; ends before the loop
   launch::Credentials credentials;
   BindPlan binding;
-  std::string nccl_note;  // inherited variables that are replaced
-  int stopped_by = 0;     // a signal that ended a wait for other nodes
+  std::string nccl_note;   // inherited variables that are replaced
+  bool has_begun = false;  // ranks, which give the warnings of the settings themselves
+  int stopped_by = 0;      // a signal that ended a wait for other nodes
 };
 
 /// Room for the agent's descriptors; the connections of the stores count too, and as far as the

@@ -203,7 +203,7 @@ int run_parsed(const RunOptions& options) {
   const Result<std::string> program = find_program(options.command.front());
   if (program.ok()) agent.plan.program = program.value();
   const auto failed = [&](const Status& why, int code) {
-    warn("run", agent.config.warnings());  // a rank gives them too, if it begins
+    if (!agent.has_begun) warn("run", agent.config.warnings());
     return fail("run", why, code);
   };
   for (const auto& [error, code] :
