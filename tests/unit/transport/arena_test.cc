@@ -10,10 +10,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <functional>
 #include <thread>
+#include <utility>
 
 #include "../as_other_user.h"
 #include "../contains.h"
@@ -28,6 +30,22 @@ using dt::shm::kPageBytes;
 using dt::shm::Location;
 using dt::test::as_other_user;
 using dt::test::contains;
+
+namespace {
+
+thread_local int fallocate_interruptions = 0;
+
+}  // namespace
+
+/// That of the C library, but the next calls of this thread are interrupted by signals.
+extern "C" int fallocate(int fd, int mode, off_t offset, off_t length) {
+  if (fallocate_interruptions > 0) {
+    --fallocate_interruptions;
+    errno = EINTR;
+    return -1;
+  }
+  return static_cast<int>(syscall(SYS_fallocate, fd, mode, offset, length));
+}
 
 namespace {
 
@@ -83,6 +101,17 @@ TEST_CASE("Arena: a hundred ranks that connect before their leader answers") {
   results[0] = join(std::move(listener), leader, options(0, kRanks)).status();
   for (std::thread& thread : threads) thread.join();
   for (const dt::Status& result : results) CHECK_MESSAGE(result.ok(), result.message());
+}
+
+TEST_CASE("Arena: signals that interrupt an allocation do not fail it") {
+  const ArenaPtr arena = make(1)[0];
+  REQUIRE(arena);
+  fallocate_interruptions = 3;
+  const auto memory = arena->allocate(kPageBytes);
+  CHECK(std::exchange(fallocate_interruptions, 0) == 0);
+  REQUIRE_MESSAGE(memory.ok(), memory.status().message());
+  static_cast<char*>(memory.value())[kPageBytes - 1] = 1;
+  CHECK(arena->release(memory.value()).ok());
 }
 
 TEST_CASE("Arena: ranks see each other's headers and memory") {
