@@ -19,7 +19,7 @@ namespace dt::store {
 
 inline constexpr uint32_t kMagic = 0x74537464;  // "dtSt": no TCPStore client starts with a 'd'
 inline constexpr uint8_t kFrameVersion = 1;
-inline constexpr uint32_t kProtocolVersion = 7;
+inline constexpr uint32_t kProtocolVersion = 8;
 inline constexpr size_t kHeaderBytes = 20;
 
 inline constexpr size_t kMaxKeyBytes = 1 << 10;

@@ -108,7 +108,7 @@ def parse_arguments():
         parser.error("--delay is for two hosts, with a --rate")
     if (arguments.operation, arguments.op, arguments.out_of_place) != ("allreduce", "sum", False) and \
             arguments.rivals != "none":
-        parser.error("only an allreduce is measured beside others")
+        parser.error("only an allreduce in place, of sums, is measured beside others")
     arguments.rivals = [] if arguments.rivals == "none" else arguments.rivals.split(",")
     return arguments
 

@@ -131,6 +131,33 @@ TEST_CASE("device: a rank that never comes is a time-out at the deadline, and NC
   CHECK(fake().communicators() == 0);
 }
 
+TEST_CASE("device: a deadline is moved by a pause, of collectives and of transfers") {
+  for (const char* backend : {"nccl", "staged"}) {
+    for (const bool transfers : {false, true}) {
+      CAPTURE(backend);
+      CAPTURE(transfers);
+      fake().reset();
+      require_none(run_ranks(over(backend, 2), [&](Rank& rank) {
+        std::vector<float> data(kDeviceCount, 1);
+        rank.backend->excuse(dt::monotonic_ns() + 600'000'000'000);
+        rank.meet();
+        if (rank.rank == 1) {  // comes when the other's operation would be over
+          const Deadline late = Deadline::after_ms(2 * kDeadlineMs);
+          while (!late.passed()) sched_yield();
+        }
+        Collective collective = sum(&data, kDeadlineMs);
+        if (transfers) {
+          collective.kind = rank.rank == 0 ? Kind::kRecv : Kind::kSend;
+          collective.root = 1 - rank.rank;
+        }
+        rank.expect_ok(rank.run(collective), "after the pause");
+        rank.meet();
+      }));
+    }
+  }
+  require_no_misuse();
+}
+
 TEST_CASE("device: earlier work of the program that does not end is told from absent ranks") {
   require_none(run_ranks(over_nccl(2), [](Rank& rank) {
     const auto stream = rank.cuda->create_stream(dt::cuda::StreamPriority::kNormal).value();

@@ -393,8 +393,9 @@ public final class Reducer extends Handle {
   }
 
   private void arrive(boolean unused, int index, long gradient, long stream) {
+    hold();
     try {
-      useFor( // which may wait: the hook for other ranks, and a bucket for memory
+      run( // which may wait: the hook for other ranks, and a bucket for memory
           number -> {
             if (unused) {
               Raw.reducer_unused(number, index, gradient, stream);
@@ -404,6 +405,8 @@ public final class Reducer extends Handle {
           });
     } catch (DtException | ClosedException e) {
       throw HookCalls.of(retained.hook(), e);
+    } finally {
+      letGo();
     }
   }
 
