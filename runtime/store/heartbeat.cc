@@ -43,6 +43,19 @@ void Server::Impl::beat_unasked(Session* session) {
   send(session, encode_frame(FrameType::kBeat, 0, {}));
 }
 
+/// A rank whose uplink is not read is given signs of life unasked: its own ones, which would be
+/// answered, are behind it. One with something to come gets that in its turn.
+void Server::Impl::beat_neighbours(int64_t now_ns) {
+  for (const auto& [id, session] : sessions_) {
+    const Channel* const channel = session->connection->channel();
+    if (channel == nullptr || !session->welcomed || session->refused || channel->paused()) continue;
+    if (channel->kept_bytes() > 0) continue;
+    if (channel->carrier().queued_bytes() < net::Connection::kHighWaterBytes / 2) continue;
+    send(session.get(), encode_frame(FrameType::kBeat, 0, {}));
+    session->beat_ns = now_ns;
+  }
+}
+
 /// Reading stops where a queue grows beyond the high-water mark, and resumes at half of it. Until
 /// then the signs of life of its ranks wait in the kernel, or at the relay. A rank that takes bytes
 /// of that queue lives; over an uplink, some rank of that host does. A stopped rank takes none once
@@ -160,6 +173,7 @@ void Server::Impl::look_for_silence(int64_t now_ns) {
   // This process was stopped, or its machine was: what came meanwhile is not read yet.
   if (late_ms > limit_ms / 2) return vitals_.excuse_all(now_ns);
   note_deliveries(now_ns);
+  beat_neighbours(now_ns);
   const std::vector<int32_t> silent = vitals_.silent(now_ns, limit_ms);
   if (silent.empty()) return;
   // Those whose signs of life are due a little later than the first one's are silent, too.

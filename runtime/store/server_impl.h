@@ -159,6 +159,7 @@ class Server::Impl {
   void note(Session* session);
   size_t told_bytes(const Session& session) const;
   void note(Uplink* uplink);
+  size_t noted_for(const Uplink& uplink) const;
   void count_anew();
   size_t kept_for(Owner owner) const;
   void keep_within_budget();
@@ -179,6 +180,7 @@ class Server::Impl {
   void begin_watch(int64_t now_ns);
   void beat(uint64_t id, Session* session, Request* request, int64_t now_ns);
   void beat_unasked(Session* session);
+  void beat_neighbours(int64_t now_ns);
   void note_deliveries(int64_t now_ns);
   void set_busy(Session* session, Request* request, int64_t now_ns);
   bool name_laggards(Failure* failure, int32_t reporter, int64_t now_ns) const;

@@ -64,6 +64,13 @@ void Server::Impl::note(Uplink* uplink) {
   uplink->noted_bytes = now;
 }
 
+/// With what it keeps for its channels.
+size_t Server::Impl::noted_for(const Uplink& uplink) const {
+  size_t bytes = uplink.noted_bytes;
+  for (const auto& [number, session] : uplink.channels) bytes += sessions_.at(session)->noted_bytes;
+  return bytes;
+}
+
 void Server::Impl::count_anew() {
   for (const auto& [id, session] : sessions_) note(session.get());
   for (const auto& [id, uplink] : uplinks_) note(uplink.get());
@@ -100,7 +107,7 @@ void Server::Impl::keep_within_budget() {
       largest.emplace_back(session->noted_bytes + session->connection->queued_bytes(), id);
     }
     for (const auto& [id, uplink] : uplinks_) {
-      if (owner == Owner::kMembers) largest.emplace_back(uplink->noted_bytes, id);
+      if (owner == Owner::kMembers) largest.emplace_back(noted_for(*uplink), id);
     }
     std::sort(largest.rbegin(), largest.rend());
     for (const auto& [bytes, id] : largest) {
@@ -129,7 +136,7 @@ void Server::Impl::let_go(uint64_t id, const char* whose, size_t limit) {
       bytes = session->second->noted_bytes + session->second->connection->queued_bytes();
     } else {
       who = "the relay of host " + quoted(uplink->second->host);
-      bytes = uplink->second->noted_bytes;
+      bytes = noted_for(*uplink->second);
     }
     options_.logger->log(
         LogLevel::kWarning,

@@ -113,8 +113,9 @@ void Server::Impl::open_channel(Uplink* uplink, uint64_t number) {
   settle(session, Peer::kDt);
 }
 
-/// The answers are taken again. Who comes first changes, so that nobody with endless questions
-/// keeps the others waiting.
+/// Its bytes are taken again. Each channel in turn goes on with what waits, or else with its
+/// questions. Who comes first changes, so that nobody with endless questions keeps the others
+/// waiting.
 void Server::Impl::uplink_drained(uint64_t id) {
   auto found = uplinks_.find(id);
   if (found == uplinks_.end()) return;
@@ -123,12 +124,22 @@ void Server::Impl::uplink_drained(uint64_t id) {
   const auto first = channels.lower_bound(found->second->next_turn);
   order.assign(first, channels.end());
   order.insert(order.end(), channels.begin(), first);
-  for (const auto& [number, session] : order) {
-    found = uplinks_.find(id);
-    if (found == uplinks_.end()) return;
-    found->second->next_turn = number;
-    if (found->second->connection->congested()) return;
-    proceed(session);
+  while (!order.empty()) {
+    decltype(order) again;
+    for (const auto& [number, session_id] : order) {
+      found = uplinks_.find(id);
+      if (found == uplinks_.end()) return;
+      found->second->next_turn = number;
+      if (found->second->connection->congested()) return;
+      const auto session = sessions_.find(session_id);
+      if (session == sessions_.end()) continue;
+      if (session->second->connection->channel()->send_slice()) {
+        again.emplace_back(number, session_id);
+      } else if (session->second->parser.has_part()) {
+        proceed(session_id);
+      }
+    }
+    order = std::move(again);
   }
 }
 

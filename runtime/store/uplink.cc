@@ -48,10 +48,11 @@ void Wire::write(std::string bytes, net::SharedBytes shared) {
 }
 
 void Channel::write(std::string bytes, net::SharedBytes shared) {
-  if (shut_ || uplink_->ended) return;
-  if (!paused_) return send({std::move(bytes), std::move(shared)});
-  waiting_bytes_ += sizeof(Piece) + bytes.capacity();
-  waiting_.emplace_back(std::move(bytes), std::move(shared));
+  Piece piece{std::move(bytes), std::move(shared)};
+  if (shut_ || uplink_->ended || piece.size() == 0) return;
+  waiting_.push_back(std::move(piece));
+  waiting_bytes_ += waiting_.back().kept_bytes();
+  send_waiting();
   if (waiting_bytes_ <= net::Connection::kMaxQueuedBytes) return;
   shut_ = true;
   waiting_.clear();
@@ -60,32 +61,40 @@ void Channel::write(std::string bytes, net::SharedBytes shared) {
   uplink_->touch();
 }
 
-void Channel::send(Piece piece) {
-  auto& [bytes, shared] = piece;
+bool Channel::send_slice() {
+  if (paused_ || waiting_.empty() || uplink_->connection->congested()) return false;
   uplink_->touch();
-  const size_t own = bytes.size();
-  const size_t total = own + shared.size();
-  for (size_t at = 0; at < total; at += kMaxDataBytes) {
-    const size_t length = std::min(kMaxDataBytes, total - at);
-    std::string head = encode_header(FrameType::kData, number_, length);
-    const size_t from_own = at < own ? std::min(length, own - at) : 0;
-    head.append(bytes, std::min(at, own), from_own);
-    uplink_->connection->write(std::move(head),
-                               shared.part(std::max(at, own) - own, length - from_own));
-  }
+  const Piece& piece = waiting_.front();
+  const size_t own = piece.bytes.size();
+  const size_t length = std::min(kMaxDataBytes, piece.size() - sent_);
+  const size_t from_own = sent_ < own ? std::min(length, own - sent_) : 0;
+  std::string head = encode_header(FrameType::kData, number_, length);
+  head.append(piece.bytes, std::min(sent_, own), from_own);
+  uplink_->connection->write(std::move(head),
+                             piece.shared.part(std::max(sent_, own) - own, length - from_own));
+  sent_ += length;
+  if (sent_ < piece.size()) return true;
+  waiting_bytes_ -= piece.kept_bytes();
+  waiting_.pop_front();
+  sent_ = 0;
+  if (waiting_.empty() && shut_) send_close();
+  return true;
+}
+
+void Channel::send_waiting() {
+  while (send_slice()) continue;
 }
 
 void Channel::shutdown() {
   if (shut_ || uplink_->ended) return;
   shut_ = true;
-  if (!paused_) send_close();
+  if (!paused_ && waiting_.empty()) send_close();
 }
 
 void Channel::resume() {
   paused_ = false;
-  waiting_bytes_ = 0;
-  for (Piece& piece : std::exchange(waiting_, {})) send(std::move(piece));
-  if (shut_) send_close();
+  send_waiting();
+  if (shut_ && waiting_.empty()) send_close();
 }
 
 void Channel::send_close() {

@@ -22,11 +22,13 @@ namespace dt::store {
 // a hello; then, with the channel's number as their id, kOpen from the relay, kData and kClose from
 // both, and kPause and kResume from the relay, whose rank does not read. Numbers only grow. A relay
 // that has sent kPause sends no kData of that channel before kResume, so that neither side keeps
-// more for a channel than it would for a connection. The bytes of a channel are those of a rank's
-// own connection behind its guard. kClose ends both ways; its payload is one byte, 0 where the
-// rank closed its connection, 1 where it was lost. The relay answers the store's kClose with its
-// own at once: a store that still waits for the end of the channel would otherwise keep it for as
-// long as the uplink. A store that has forgotten the channel ignores the answer.
+// more for a channel than it would for a connection. Channels with much to be sent take turns, a
+// kData each, so that a large answer to one rank does not delay what the others are sent. The bytes
+// of a channel are those of a rank's own connection behind its guard. kClose ends both ways; its
+// payload is one byte, 0 where the rank closed its connection, 1 where it was lost. The relay
+// answers the store's kClose with its own at once: a store that still waits for the end of the
+// channel would otherwise keep it for as long as the uplink. A store that has forgotten the channel
+// ignores the answer.
 
 inline constexpr size_t kMaxDataBytes = 256 << 10;  ///< of one kData
 inline constexpr size_t kMaxChannels = 8192;        ///< open ones of one uplink
@@ -52,11 +54,11 @@ struct Uplink {
   FrameParser parser{kMaxDataBytes};
   std::map<uint64_t, uint64_t> channels;  ///< open ones: their session
   uint64_t last_channel = 0;              ///< the highest number that was opened
-  uint64_t next_turn = 0;                 ///< the channel to go on with once answers are taken
+  uint64_t next_turn = 0;                 ///< the channel to go on with once bytes are taken
   size_t noted_bytes = 0;                 ///< as of a session
   bool ended = false;                     ///< nothing is written any more
   bool touched = false;                   ///< something was, in this turn of the loop
-  std::vector<uint64_t> overflowed;       ///< channels whose paused answers are too many
+  std::vector<uint64_t> overflowed;       ///< channels for which too much waits
   std::function<void()> on_touched;       ///< what was written goes out with connection->release()
 
   /// Packs what is written in one turn of the loop.
@@ -72,21 +74,31 @@ class Channel {
   Channel& operator=(const Channel&) = delete;
 
   void write(std::string bytes, net::SharedBytes shared);
-  /// What waits for the rank to read, without shared bytes.
+  /// Gives the uplink the next kData of what waits. False: nothing waits, or it may not go yet.
+  bool send_slice();
+  /// What waits for the rank to read, or for its turn on the uplink, without shared bytes.
   size_t kept_bytes() const { return waiting_bytes_; }
   /// Says, behind what was written, that the channel ends.
   void shutdown();
   void pause() { paused_ = true; }
   void resume();
   bool paused() const { return paused_; }
-  bool congested() const { return paused_ || uplink_->connection->congested(); }
+  bool congested() const {
+    return paused_ || !waiting_.empty() || uplink_->connection->congested();
+  }
   const net::SecureConnection& carrier() const { return *uplink_->connection; }
   /// The host of the uplink where that is what ended; else empty.
   std::string lost_relay() const { return uplink_->ended ? uplink_->host : std::string(); }
 
  private:
-  using Piece = std::pair<std::string, net::SharedBytes>;
-  void send(Piece piece);
+  struct Piece {
+    std::string bytes;
+    net::SharedBytes shared;
+
+    size_t size() const { return bytes.size() + shared.size(); }
+    size_t kept_bytes() const { return sizeof *this + bytes.capacity(); }
+  };
+  void send_waiting();
   void send_close();
 
   Uplink* const uplink_;
@@ -94,8 +106,9 @@ class Channel {
   bool paused_ = false;
   bool shut_ = false;
   bool close_sent_ = false;
-  std::deque<Piece> waiting_;  // while paused_
-  size_t waiting_bytes_ = 0;   // without shared ones
+  std::deque<Piece> waiting_;
+  size_t sent_ = 0;           // bytes of the first of them
+  size_t waiting_bytes_ = 0;  // without shared ones
 };
 
 /// What a session of the server speaks through: a connection of its own, or a channel.

@@ -292,6 +292,49 @@ TEST_CASE("uplink: a paused rank that says nothing is lost while another one of 
   CHECK(failures.wait_first().info.rank == 1);
 }
 
+TEST_CASE("uplink: while one rank takes a large answer the others get theirs, and signs of life") {
+  constexpr int64_t kBeatMs = 50;
+  constexpr size_t kLargeBytes = 2 * kMaxValueBytes;  // far above what the two kernels hold
+  Job job(4, [](ServerOptions* options) {
+    options->heartbeat_ms = kBeatMs;
+    options->heartbeat_timeout_ms = 2 * kPatienceMs;
+  });
+  const auto other = job.connect(0);
+  REQUIRE(other->set("large", std::string(kMaxValueBytes, 'x'), patiently()).ok());
+  PlainRelay relay(job);
+  const int small = 64 << 10;
+  setsockopt(relay.fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+  relay.begin();
+  for (const int32_t rank : {1, 2, 3}) {
+    relay.open(job, static_cast<uint64_t>(rank), rank);
+    relay.join(job, static_cast<uint64_t>(rank), rank);
+  }
+  REQUIRE(other->join(job.record(0), patiently()).ok());
+  for (const uint64_t channel : {1, 2, 3}) {
+    relay.expect_welcome(channel);
+    relay.expect_verdict(channel);
+  }
+  relay.ask(1, request_of(FrameType::kGet, "later"), 5);
+  Request large = request_of(FrameType::kMultiGet, "large");
+  large.keys.resize(kLargeBytes / kMaxValueBytes, "large");
+  relay.ask(2, large, 6);
+  // The store has much to say on channel 2 before this, and has looked for silent ranks after it.
+  relay.sort_next();
+  REQUIRE(other->set("later", "now", patiently()).ok());
+  REQUIRE(other->get("never", briefly(2 * kBeatMs)).status().code() == Code::kTimeout);
+  REQUIRE(other->ping(patiently()).ok());
+  Frame frame = relay.hear(1);
+  while (frame.type == FrameType::kBeat) frame = relay.hear(1);
+  CHECK(frame.id == 5);
+  while (relay.hear(3).type != FrameType::kBeat) continue;
+  CHECK(relay.pieces < kLargeBytes / kMaxDataBytes);  // of all channels
+  do {
+    frame = relay.hear(2);
+  } while (frame.type == FrameType::kBeat);
+  CHECK(frame.id == 6);
+  CHECK(frame.payload.size() >= kLargeBytes);
+}
+
 TEST_CASE("uplink: a refused rank hears why, and its channel is closed") {
   Job job(2);
   PlainRelay relay(job);
