@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kFirstDelayMs = 20;
 constexpr int64_t kMaxDelayMs = 2'000;
-// A firewall that drops packets would hold one try for two minutes.
+// For each address: a firewall that drops packets would hold one for two minutes.
 constexpr int64_t kTryMs = 10'000;
 constexpr uint64_t kHelloId = 1;
 
@@ -22,15 +22,17 @@ constexpr uint64_t kHelloId = 1;
 Link::Link(net::Loop* loop, std::string host, uint16_t port, Hello hello, net::Security security,
            LoggerPtr logger, LinkEvents events, int64_t greeting_ms)
     : loop_(loop),
-      host_(std::move(host)),
-      port_(port),
       hello_(std::move(hello)),
       security_(std::move(security)),
       logger_(std::move(logger)),
       events_(std::move(events)),
       greeting_ms_(greeting_ms),
       retry_timer_(loop, [this] { attempt(); }),
-      try_timer_(loop, [this] { fail_greeting(connection_problem(ETIMEDOUT)); }),
+      addresses_(loop, std::move(host), port,
+                 greeting_ms > 0 ? std::min(greeting_ms, kTryMs) : kTryMs,
+                 {[this](const net::Address& to) { dial(to); },
+                  [this](const Status& why) { fail_try(why.message()); },
+                  [this] { fail_greeting(connection_problem(ETIMEDOUT)); }}),
       delay_ms_(kFirstDelayMs),
       random_(static_cast<uint32_t>(hello_.nonce | 1)) {}
 
@@ -38,7 +40,7 @@ void Link::stop() {
   stopped_ = true;
   connection_.reset();
   retry_timer_.stop();
-  try_timer_.stop();
+  addresses_.stop();
 }
 
 void Link::send(FrameType type, uint64_t id, std::string_view payload) {
@@ -54,23 +56,11 @@ std::string Link::progress() const {
 void Link::attempt() {
   if (stopped_) return;
   ++tries_;
-  try_timer_.start(greeting_ms_ > 0 ? std::min(greeting_ms_, kTryMs) : kTryMs);
-  // Resolved anew each time: the name of a pod appears, and changes, while we wait.
-  const std::weak_ptr<char> alive = alive_;
-  net::resolve(loop_, host_, port_, [this, alive](Result<std::vector<net::Address>> found) {
-    if (alive.expired() || stopped_ || connection_ != nullptr || ready_) return;
-    if (!found.ok()) {
-      fail_try(found.status().message());
-      return;
-    }
-    addresses_ = std::move(found).value();
-    next_address_ = 0;
-    only_local_ = true;
-    dial_next();
-  });
+  addresses_.begin();
 }
 
-void Link::dial_next() {
+void Link::dial(const net::Address& to) {
+  if (connection_ != nullptr) only_local_ = false;  // the address before keeps silent
   connection_.reset();
   parser_ = FrameParser(kMaxPayloadBytes);
   net::SecureEvents events;
@@ -78,13 +68,11 @@ void Link::dial_next() {
   events.on_bytes = [this](const char* data, size_t bytes) { received(data, bytes); };
   events.on_refused = [this](const Status& why, bool) { refused(why); };
   events.on_close = [this](int error) { closed(error); };
-  auto dialled = net::SecureConnection::dial(loop_, addresses_[next_address_++], security_,
-                                             net::Purpose::kStore, std::move(events));
+  auto dialled =
+      net::SecureConnection::dial(loop_, to, security_, net::Purpose::kStore, std::move(events));
   if (dialled.ok()) {
     connection_ = std::move(dialled).value();
-  } else if (next_address_ < addresses_.size()) {
-    dial_next();
-  } else {
+  } else if (!addresses_.next()) {
     end_try(dialled.status().message());
   }
 }
@@ -109,7 +97,8 @@ void Link::opened() {
 
 void Link::fail_try(std::string reason) {
   connection_.reset();
-  try_timer_.stop();
+  addresses_.end();
+  only_local_ = true;
   last_reason_ = std::move(reason);
   if (logger_) {
     logger_->log(LogLevel::kDebug, "store: try %d of %s failed: %s", tries_, hello_.dialled.c_str(),
@@ -146,7 +135,7 @@ void Link::handle_greeting(const Frame& frame) {
 }
 
 void Link::finish(Status status) {
-  try_timer_.stop();
+  addresses_.stop();
   ready_ = status.ok();
   if (!ready_) stop();
   events_.on_ready(std::move(status));
@@ -194,11 +183,10 @@ void Link::closed(int error) {
                                : "lost the connection (" + errno_text(error) + ")");
     return;
   }
-  const bool is_down = net::is_loopback_down(error, addresses_[next_address_ - 1]);
+  const bool is_down = net::is_loopback_down(error, addresses_.address());
   only_local_ = only_local_ && is_down;
-  if (next_address_ < addresses_.size()) {
-    dial_next();
-  } else if (error == 0 || error == ECONNRESET || error == EPIPE) {
+  if (addresses_.next()) return;
+  if (error == 0 || error == ECONNRESET || error == EPIPE) {
     fail_greeting(connection_problem(error));
   } else {
     end_try(is_down ? net::kLoopbackDown : connection_problem(error));

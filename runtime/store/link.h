@@ -6,11 +6,11 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <vector>
 
 #include "base/log.h"
 #include "base/status.h"
 #include "net/address.h"
+#include "net/dial_sequence.h"
 #include "net/loop.h"
 #include "net/secure_connection.h"
 #include "store/protocol.h"
@@ -46,7 +46,7 @@ class Link {
 
  private:
   void attempt();
-  void dial_next();
+  void dial(const net::Address& to);
   void opened();
   void received(const char* data, size_t bytes);
   void refused(const Status& why);
@@ -58,8 +58,6 @@ class Link {
   void finish(Status status);
 
   net::Loop* const loop_;
-  const std::string host_;
-  const uint16_t port_;
   const Hello hello_;
   const net::Security security_;
   const LoggerPtr logger_;
@@ -67,11 +65,9 @@ class Link {
   const int64_t greeting_ms_;  // 0: a stranger may make way for the store
   std::unique_ptr<net::SecureConnection> connection_;
   net::Timer retry_timer_;
-  net::Timer try_timer_;  // limits one try
+  net::DialSequence addresses_;
   FrameParser parser_{kMaxPayloadBytes};
   Welcome welcome_;
-  std::vector<net::Address> addresses_;
-  size_t next_address_ = 0;
   bool only_local_ = true;  // what has failed in this try never left this host
   int tries_ = 0;
   int64_t delay_ms_;
@@ -80,7 +76,6 @@ class Link {
   bool ready_ = false;
   bool stopped_ = false;
   std::minstd_rand random_;
-  const std::shared_ptr<char> alive_ = std::make_shared<char>();  // for the resolver's answer
 };
 
 }  // namespace dt::store

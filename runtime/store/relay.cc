@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "net/address.h"
+#include "net/dial_sequence.h"
 #include "net/interfaces.h"
 #include "net/refusal.h"
 #include "net/secure_connection.h"
@@ -20,7 +21,7 @@ namespace {
 
 constexpr int64_t kFirstPauseMs = 20;  // between tries to reach the store
 constexpr int64_t kMaxPauseMs = 2'000;
-constexpr int64_t kGreetingMs = 10'000;  // of one try, and of a rank that passes the guard
+constexpr int64_t kGreetingMs = 10'000;  // of a rank that passes the guard
 constexpr int64_t kLingerMs = 10'000;    // what a rank gets to take its last bytes
 constexpr uint64_t kUplinkId = 1;
 constexpr char kOrderly = '\0';
@@ -65,7 +66,7 @@ class Relay::Impl {
 
   // The way to the store.
   void attempt();
-  void dial_next();
+  void dial(const net::Address& to);
   void fail_try(std::string reason);
   void finish(const Status& status);
   void heard(const char* data, size_t bytes);
@@ -91,13 +92,11 @@ class Relay::Impl {
   const std::string address_;
   net::Loop* const loop_;
   std::shared_ptr<Begun> begun_;  // null once start() was told
-  std::vector<net::Address> addresses_;
-  size_t next_address_ = 0;
+  std::unique_ptr<net::DialSequence> addresses_;
   int tries_ = 0;
   int64_t pause_ms_ = kFirstPauseMs;
   std::string last_reason_ = "the first try has not ended";
   std::unique_ptr<net::Timer> retry_timer_;
-  std::unique_ptr<net::Timer> try_timer_;
   std::unique_ptr<net::Timer> flush_timer_;  // the end of this turn of the loop
   std::unique_ptr<net::SecureConnection> uplink_;
   FrameParser parser_{kMaxDataBytes};
@@ -111,7 +110,6 @@ class Relay::Impl {
   std::set<uint64_t> strangers_;  // locals that never had a channel, the oldest first
   uint64_t last_id_ = 0;
   uint64_t last_channel_ = 0;
-  const std::shared_ptr<char> alive_ = std::make_shared<char>();  // for the resolver's answer
 };
 
 // ---- the way to the store ----
@@ -119,8 +117,12 @@ class Relay::Impl {
 void Relay::Impl::begin(std::shared_ptr<Begun> begun) {
   begun_ = std::move(begun);
   retry_timer_ = std::make_unique<net::Timer>(loop_, [this] { attempt(); });
-  try_timer_ =
-      std::make_unique<net::Timer>(loop_, [this] { fail_try(connection_problem(ETIMEDOUT)); });
+  net::DialEvents events;
+  events.on_address = [this](const net::Address& to) { dial(to); };
+  events.on_unresolved = [this](const Status& why) { fail_try(why.message()); };
+  events.on_late = [this] { fail_try(connection_problem(ETIMEDOUT)); };
+  addresses_ = std::make_unique<net::DialSequence>(loop_, options_.host, options_.port,
+                                                   options_.try_ms, std::move(events));
   flush_timer_ = std::make_unique<net::Timer>(loop_, [this] {
     touched_ = false;
     if (uplink_ != nullptr) uplink_->release();
@@ -133,25 +135,16 @@ void Relay::Impl::close() {
   locals_.clear();
   uplink_ = nullptr;
   retry_timer_ = nullptr;
-  try_timer_ = nullptr;
+  addresses_ = nullptr;
   flush_timer_ = nullptr;
 }
 
 void Relay::Impl::attempt() {
   ++tries_;
-  try_timer_->start(kGreetingMs);
-  const std::weak_ptr<char> alive = alive_;
-  net::resolve(loop_, options_.host, options_.port,
-               [this, alive](Result<std::vector<net::Address>> found) {
-                 if (alive.expired() || try_timer_ == nullptr || uplink_ != nullptr) return;
-                 if (!found.ok()) return fail_try(found.status().message());
-                 addresses_ = std::move(found).value();
-                 next_address_ = 0;
-                 dial_next();
-               });
+  addresses_->begin();
 }
 
-void Relay::Impl::dial_next() {
+void Relay::Impl::dial(const net::Address& to) {
   uplink_ = nullptr;
   parser_ = FrameParser(kMaxDataBytes);
   net::SecureEvents events;
@@ -169,22 +162,20 @@ void Relay::Impl::dial_next() {
   };
   events.on_close = [this](int error) {
     if (greeted_) return lost(error == 0 ? "it closed the connection" : errno_text(error));
-    next_address_ < addresses_.size() ? dial_next() : fail_try(connection_problem(error));
+    if (!addresses_->next()) fail_try(connection_problem(error));
   };
-  auto dialled = net::SecureConnection::dial(loop_, addresses_[next_address_++], options_.security,
-                                             net::Purpose::kStore, std::move(events));
+  auto dialled = net::SecureConnection::dial(loop_, to, options_.security, net::Purpose::kStore,
+                                             std::move(events));
   if (dialled.ok()) {
     uplink_ = std::move(dialled).value();
-  } else if (next_address_ < addresses_.size()) {
-    dial_next();
-  } else {
+  } else if (!addresses_->next()) {
     fail_try(dialled.status().message());
   }
 }
 
 void Relay::Impl::fail_try(std::string reason) {
   uplink_ = nullptr;
-  try_timer_->stop();
+  addresses_->end();
   last_reason_ = std::move(reason);
   retry_timer_->start(pause_ms_);
   pause_ms_ = std::min(2 * pause_ms_, kMaxPauseMs);
@@ -192,7 +183,7 @@ void Relay::Impl::fail_try(std::string reason) {
 
 /// Tells start() how it went.
 void Relay::Impl::finish(const Status& status) {
-  try_timer_->stop();
+  addresses_->stop();
   if (!status.ok()) uplink_ = nullptr;
   if (begun_ == nullptr) return;
   begun_->status = status;
