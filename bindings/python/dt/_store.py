@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys and values that the ranks of a job share."""
 
+import numbers
 from typing import TYPE_CHECKING, Iterable, List, Mapping, Optional, Union
 
 from . import _raw
@@ -19,14 +20,16 @@ def _bytes(value: Value) -> Union[bytes, memoryview]:
     if isinstance(value, str):
         return value.encode()
     try:
-        return memoryview(value)  # bytes() would take an int for a number of zeros
+        if not isinstance(value, numbers.Number):  # NumPy's have the buffer protocol: eight bytes for a 3
+            return memoryview(value)  # bytes() would take an int for a number of zeros
     except TypeError:
-        raise TypeError(f"store: a value is of type {type(value).__name__}; give str, bytes or what has the buffer "
-                        "protocol") from None
+        pass
+    raise TypeError(f"store: a value is of type {type(value).__name__}; give str, bytes or what has the buffer "
+                    "protocol and is no number")
 
 
 class Store:
-    """The store of a job: what Job.store gives. Values are bytes; text is stored as UTF-8.
+    """The store of a job: what Job.store gives. Values are bytes; text is stored as UTF-8, numbers are refused.
 
     Every timeout is in seconds; None: rendezvous.timeout_ms. Ctrl-C ends get(), wait() and barrier();
     the request itself goes on until its timeout, and a barrier() counts this caller all the same.
@@ -39,12 +42,7 @@ class Store:
 
     def set(self, key: str, value: Value, timeout: Optional[float] = None) -> None:
         """Sets a key, replacing its value."""
-        text = value.encode() if isinstance(value, str) else value
-        try:
-            _raw.store_set(self._job._handle, key, text, milliseconds(timeout))
-        except TypeError:
-            _bytes(value)  # says it better
-            raise
+        _raw.store_set(self._job._handle, key, _bytes(value), milliseconds(timeout))
 
     def get(self, key: str, timeout: Optional[float] = None) -> bytes:
         """Waits until the key exists and gives its value."""

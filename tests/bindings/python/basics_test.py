@@ -6,6 +6,7 @@ import copy
 import ctypes
 import hashlib
 import json
+import numbers
 import os
 import pickle
 import struct
@@ -398,6 +399,15 @@ class StoreCalls(unittest.TestCase):
                          lambda: store.compare_set("d", 3, b""), lambda: store.multi_set({"d": 3}),
                          lambda: store.multi_set({"d": [1, 2]})):
                 with self.assertRaisesRegex(TypeError, "^store: a value is of type (int|list); give str, bytes or"):
+                    call()
+
+            class Scalar(bytes):
+                """A number with the buffer protocol, as NumPy's are."""
+            numbers.Integral.register(Scalar)
+            three = Scalar(b"\3\0\0\0")
+            for call in (lambda: store.set("d", three), lambda: store.compare_set("d", None, three),
+                         lambda: store.compare_set("d", three, b""), lambda: store.multi_set({"d": three})):
+                with self.assertRaisesRegex(TypeError, "^store: a value is of type Scalar; give .* and is no number$"):
                     call()
             self.assertEqual(store.multi_get(["d"]), [None])
 
