@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 from . import _raw
 from ._combine import Combination, Combine
 from ._errors import AbortedError, Error, OutOfMemoryError, SystemCallError, invalid, invalid_state
-from ._types import Array, ReduceOp, Stream, milliseconds, stream_number
+from ._types import Array, Owner, ReduceOp, Stream, milliseconds, stream_number
 from ._work import Work, _abandoned, sweep_first
 
 
@@ -155,12 +155,11 @@ def _named(error: Error, kind: Kind) -> Error:
     return error
 
 
-class Arrays:
+class Arrays(Owner):
     """What Comm inherits."""
 
-    __slots__ = ("_handle", "_on_gpu", "_rank", "_size", "_waits")
+    __slots__ = ("_on_gpu", "_rank", "_size", "_waits")
 
-    _handle: int
     _on_gpu: bool
     _rank: int
     _size: int

@@ -79,11 +79,10 @@ class Comm(Blocks, Objects):
         passes, the communicator is broken.
     """
 
-    __slots__ = ("_owner", "__weakref__")
+    __slots__ = ()
 
     def __init__(self, handle: int, on_gpu: bool) -> None:
-        self._owner: Optional[Handle] = Handle(handle, _raw.comm_destroy)
-        self._handle = handle
+        super().__init__(Handle(handle, _raw.comm_destroy))
         self._on_gpu = on_gpu
         self._rank = int(_raw.comm_rank(handle))
         self._size = int(_raw.comm_size(handle))
@@ -221,14 +220,7 @@ class Comm(Blocks, Objects):
 
     def close(self) -> None:
         """Drops the handle; works, memory and an open group of it go on. Never waits for peers."""
-        self._handle = 0
-        self._owner = None
-
-    def __enter__(self) -> "Comm":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().close()
 
     def __repr__(self) -> str:
         if self._handle == 0:

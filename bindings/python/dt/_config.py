@@ -7,7 +7,7 @@ import sys
 from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from . import _raw, raw
-from ._types import Handle, LogLevel
+from ._types import Handle, LogLevel, Owner
 
 LogFunction = Callable[[LogLevel, str], None]
 
@@ -33,7 +33,7 @@ class _Sink(raw.LogSink):
 _sinks: List[_Sink] = []
 
 
-class Config:
+class Config(Owner):
     """Settings of a job before it starts: environment, dt.toml files and defaults, read once.
 
     path: a file to read instead of ./dt.toml
@@ -43,8 +43,7 @@ class Config:
     def __init__(self, path: Union[str, "os.PathLike[str]", None] = None,
                  settings: Optional[Mapping[str, object]] = None) -> None:
         number = _raw.config_create(None if path is None else os.fspath(path))
-        self._owner: Optional[Handle] = Handle(number, _raw.config_destroy)
-        self._handle: int = number
+        super().__init__(Handle(number, _raw.config_destroy))
         for key, value in (settings or {}).items():
             self.set(key, value)
 
@@ -77,11 +76,4 @@ class Config:
 
     def close(self) -> None:
         """Drops the settings; jobs made from them are unaffected."""
-        self._handle = 0
-        self._owner = None
-
-    def __enter__(self) -> "Config":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().close()

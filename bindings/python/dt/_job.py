@@ -12,13 +12,13 @@ from ._errors import AbortedError, Error, PeerLostError
 from ._interruptible import interruptible
 from ._statistics import JobStatistics, PeerStatistics, job_statistics, peer_statistics
 from ._store import Store, _handle_of
-from ._types import Handle, Place, Unpacker, milliseconds, pack
+from ._types import Handle, Owner, Place, Unpacker, milliseconds, pack
 
 # Errors that every rank gets; others may be of this rank alone, a timeout of the store's for example.
 _HEARD_BY_ALL = (PeerLostError, AbortedError)
 
 
-class Job:
+class Job(Owner):
     """This process's (or thread's) membership in a distributed run.
 
     Joins the job that started this process; returns when all ranks are there. A process that nobody
@@ -33,9 +33,7 @@ class Job:
         self._on_gpu: bool = settings.get("backend.name") == "nccl"
         given = _handle_of(settings)
         # After Ctrl-C a job that begins all the same is given up at once.
-        owner = interruptible(settings, lambda: Handle(_raw.job_init(given), _raw.job_destroy))
-        self._owner: Optional[Handle] = owner
-        self._handle: int = owner.number
+        super().__init__(interruptible(settings, lambda: Handle(_raw.job_init(given), _raw.job_destroy)))
         self._store = Store(self)
 
     @property
@@ -131,8 +129,7 @@ class Job:
     def close(self) -> None:
         """Drops the handle, without waiting for anybody. Without finalize() the others hear of a
         death once communicators and the like are gone, too."""
-        self._handle = 0
-        self._owner = None
+        super().close()
 
     def __repr__(self) -> str:
         try:
@@ -140,9 +137,6 @@ class Job:
         except Error:
             return "<dt.Job closed>"
         return f"<dt.Job {place.job_id!r} rank {place.rank} of {place.world_size} on {place.host}>"
-
-    def __enter__(self) -> "Job":
-        return self
 
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
                  trace: Optional[TracebackType]) -> None:

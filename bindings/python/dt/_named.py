@@ -9,8 +9,8 @@ from typing import Any, Iterator, List, Optional, Tuple
 from . import _raw
 from ._arrays import Kind, Launch, Op, _limit
 from ._comm import Comm
-from ._errors import Error, invalid, invalid_state
-from ._types import Handle, ReduceOp, Stream, Unpacker, milliseconds, pack
+from ._errors import Error, invalid
+from ._types import Handle, Owner, ReduceOp, Stream, Unpacker, milliseconds, pack
 from ._work import Work
 
 _Batch = List[Tuple[Work, List[Any]]]
@@ -82,7 +82,7 @@ class _Under(Comm):
         return work
 
 
-class Named:
+class Named(Owner):
     """Takes operations by name, from any thread and in any order, as Horovod does. Collective over `comm`, which
     is over host memory.
 
@@ -101,13 +101,8 @@ class Named:
         packed = pack([int(chosen.fuse_bytes), int(chosen.cache), int(chosen.stall_ms), int(chosen.cycle_us)])
         self._comm = comm
         self._batch: Optional[_Batch] = None  # of a group
-        self._owner: Optional[Handle] = comm._wait(
-            None, lambda: Handle(_raw.named_create(comm._handle, packed), _raw.named_destroy))
-
-    def _open(self) -> Handle:
-        if self._owner is None:
-            raise invalid_state("Named: it is closed")
-        return self._owner
+        super().__init__(comm._wait(
+            None, lambda: Handle(_raw.named_create(comm._handle, packed), _raw.named_destroy)))
 
     def under(self, name: str) -> Comm:
         """The communicator, with operations that are submitted under this name of 1 to 1000 bytes. Everything
@@ -128,11 +123,12 @@ class Named:
         """
         part: "Named" = Named.__new__(Named)
         batch: _Batch = []
-        part._comm, part._owner, part._batch = self._comm, self._open(), batch
+        Owner.__init__(part, self._open())
+        part._comm, part._batch = self._comm, batch
         try:
             yield part
         finally:
-            part._owner = None
+            part.close()
         if batch:
             _submit(self._open().number, batch)
 
@@ -154,15 +150,10 @@ class Named:
 
     def close(self) -> None:
         """Drops it. What is not carried out yet ends with AbortedError, here and on the other ranks."""
-        owner, self._owner = self._owner, None
+        owner = self._owner
+        super().close()
         if owner is not None and self._batch is None:
             owner.close()
-
-    def __enter__(self) -> "Named":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<dt.Named{' closed' if self._owner is None else ''} over {self._comm!r}>"

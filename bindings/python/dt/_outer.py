@@ -8,10 +8,10 @@ from typing import Any, Callable, List, Mapping, Optional, Sequence, Union
 
 from . import _raw
 from ._comm import Comm
-from ._errors import invalid, invalid_state
+from ._errors import invalid
 from ._interruptible import Result
 from ._shard import _bits
-from ._types import Array, Handle, pack
+from ._types import Array, Handle, Owner, pack
 
 
 class OuterFormat(enum.IntEnum):
@@ -38,7 +38,7 @@ class OuterOptions:
     format: OuterFormat = OuterFormat.F32
 
 
-class Outer:
+class Outer(Owner):
     """An outer optimizer, for slow networks: local SGD and DiLoCo, with fragments and a delay as in streaming
     DiLoCo. Each rank trains by itself with an inner optimizer, and calls step() behind each of its steps; in turns
     the mean of what ranks have changed is the gradient of a step of SGD on global parameters.
@@ -71,13 +71,8 @@ class Outer:
         self._keep = keep
         self._comm = comm
         packed = pack(parts)
-        self._owner: Optional[Handle] = comm._wait(
-            keep, lambda: Handle(_raw.outer_create(comm._handle, packed), _raw.outer_destroy))
-
-    def _open(self) -> Handle:
-        if self._owner is None:
-            raise invalid_state("Outer: it is closed")
-        return self._owner
+        super().__init__(comm._wait(
+            keep, lambda: Handle(_raw.outer_create(comm._handle, packed), _raw.outer_destroy)))
 
     def _call(self, function: Callable[..., Result], *args: Any) -> Result:
         # Both live until dt is done, whatever ends this call and whoever closes this meanwhile.
@@ -120,14 +115,8 @@ class Outer:
 
     def close(self) -> None:
         """Drops it; parameters stay as they are."""
-        self._owner = None
+        super().close()
         self._keep = []
-
-    def __enter__(self) -> "Outer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._owner is None else f"{len(self._keep)} parameters"

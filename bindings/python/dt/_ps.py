@@ -15,7 +15,7 @@ from ._interruptible import Result, interruptible
 from ._reducer import row_indices
 from ._shard import _bits
 from ._store import _handle_of
-from ._types import Array, Dtype, Handle, Rows, Unpacker, milliseconds, pack
+from ._types import Array, Handle, Owner, Rows, Unpacker, milliseconds, pack
 from ._work import Work
 
 _Out = TypeVar("_Out", bound=Array)
@@ -117,25 +117,24 @@ def ps_info(config: Optional[Config] = None) -> PsPlace:
     return PsPlace(PsRole(role), *others)
 
 
-class _Owner:
+class _Endpoint(Owner):
     """What a server and a worker have in common."""
 
     def __init__(self, make: Callable[[], int], destroy: Callable[[int], None]) -> None:
-        self._owner: Handle = interruptible(None, lambda: Handle(make(), destroy))
-
-    @property
-    def _handle(self) -> int:
-        return self._owner.number
+        super().__init__(interruptible(None, lambda: Handle(make(), destroy)))
 
     def _call(self, function: Callable[..., Result], *args: Any) -> Result:
         return interruptible(self._owner, function, self._handle, *args)
 
     def close(self) -> None:
         """Drops it now."""
-        self._owner.close()
+        owner = self._owner
+        super().close()
+        if owner is not None:
+            owner.close()  # also where a call or a work has it
 
 
-class PsServer(_Owner):
+class PsServer(_Endpoint):
     """The parameter server that this process is. It serves once this is made: then wait().
 
     config: ps.servers (port 0: the kernel chooses), ps.index, ps.workers, job.id
@@ -165,12 +164,6 @@ class PsServer(_Owner):
     def statistics(self) -> PsServerStatistics:
         """What it did so far."""
         return PsServerStatistics(*_numbers(_raw.ps_server_stats(self._handle)))
-
-    def __enter__(self) -> "PsServer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class PsVariable:
@@ -261,7 +254,7 @@ class PsVariable:
         return f"<dt.PsVariable {self.name!r} of {self.rows} rows, {self.columns} columns>"
 
 
-class Ps(_Owner):
+class Ps(_Endpoint):
     """A worker's connection to the parameter servers of its job, or an evaluator's.
 
     config: ps.servers, job.id
@@ -319,9 +312,6 @@ class Ps(_Owner):
     def close(self) -> None:
         """Drops it now; what is under way ends with AbortedError."""
         super().close()
-
-    def __enter__(self) -> "Ps":
-        return self
 
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
                  trace: Optional[TracebackType]) -> None:

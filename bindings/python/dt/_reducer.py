@@ -16,7 +16,7 @@ from ._errors import Error, invalid, invalid_state
 from ._hook import Hook, HookCalls
 from ._interruptible import Result, interruptible
 from ._memory import Gradient
-from ._types import Array, Dtype, DtypeLike, Handle, Rows, Stream, Unpacker, integer, integers, pack, stream_number
+from ._types import Array, Dtype, DtypeLike, Handle, Owner, Rows, Stream, Unpacker, integer, integers, pack, stream_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +146,7 @@ def pack_model(what: str, params: Sequence[Param], options: Optional[ReducerOpti
     return parts
 
 
-class Reducer:
+class Reducer(Owner):
     """Plans buckets over the parameters, and checks on all ranks that the model is the same.
 
     Collective over `comm`. Broadcasts nothing. In each step every gradient is said to be ready once,
@@ -172,9 +172,8 @@ class Reducer:
         self._own(comm, params, comm._wait(kept, create))
 
     def _own(self, comm: Comm, params: List[Param], owner: Handle) -> "Reducer":
+        super().__init__(owner)
         self._params = params
-        self._owner: Optional[Handle] = owner
-        self._handle: int = owner.number
         self._on_gpu: bool = comm._on_gpu
         self._waits: bool = comm._waits
         self._lock: Any = threading.RLock()  # dt's reducer may be used by one thread at a time
@@ -508,15 +507,8 @@ class Reducer:
 
     def close(self) -> None:
         """Drops the handle. Memory that grad() gave stays until nobody uses it any more."""
-        self._handle = 0
-        self._owner = None
+        super().close()
 
     def __repr__(self) -> str:
         state = "closed" if self._handle == 0 else f"{sum(each.count for each in self._params)} elements"
         return f"<dt.Reducer of {len(self._params)} parameters, {state}>"
-
-    def __enter__(self) -> "Reducer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

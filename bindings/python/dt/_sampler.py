@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterable, Iterator, Mapping, Optional, Union
 from . import _raw
 from ._comm import Comm
 from ._errors import invalid
-from ._types import Array, Handle, Unpacker
+from ._types import Array, Handle, Owner, Unpacker
 
 _STATE = ("epoch", "consumed", "size", "order")  # as in dt_sampler_state
 _SLICE = 1 << 16  # indices that an iterator fetches at once
@@ -25,7 +25,7 @@ def _doubles(values: Weights) -> Any:
     return view if view.format == "d" and view.contiguous and view.ndim == 1 else array.array("d", view.tolist())
 
 
-class Sampler:
+class Sampler(Owner):
     """Deals a data set out to ranks, index for index as PyTorch's DistributedSampler.
 
     size: samples of the data set
@@ -52,8 +52,7 @@ class Sampler:
             raise invalid(f"Sampler: {len(packed)} weights for {size} samples; give one for each sample")
         number = _raw.sampler_create(world_size, rank, size, wrapped, not shuffle, bool(drop_last),
                                      bool(whole_batches), block, window, packed, draws)
-        self._owner: Optional[Handle] = Handle(number, _raw.sampler_destroy)
-        self._handle: int = number
+        super().__init__(Handle(number, _raw.sampler_destroy))
         self._of = f"{operator.index(size)} samples, rank {rank} of {world_size}"
         self._lock = threading.RLock()  # dt's sampler may be used by one thread at a time
 
@@ -110,11 +109,6 @@ class Sampler:
         with self._lock:
             _raw.sampler_resume(self._handle, *(state[name] for name in _STATE))
 
-    def close(self) -> None:
-        """Drops the handle."""
-        self._handle = 0
-        self._owner = None
-
     def __len__(self) -> int:
         with self._lock:
             return int(_raw.sampler_length(self._handle))
@@ -131,9 +125,3 @@ class Sampler:
 
     def __repr__(self) -> str:
         return f"<dt.Sampler of {self._of}{', closed' if self._handle == 0 else ''}>"
-
-    def __enter__(self) -> "Sampler":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -8,10 +8,10 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, U
 
 from . import _raw
 from ._comm import Comm
-from ._errors import invalid, invalid_state
+from ._errors import invalid
 from ._memory import Gradient, Parameter
 from ._reducer import Param, Reducer, ReducerOptions, pack_model
-from ._types import Array, Dtype, Handle, Stream, Unpacker, pack, stream_number
+from ._types import Array, Dtype, Handle, Owner, Stream, Unpacker, pack, stream_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Piece(NamedTuple):
     grad: Optional[Gradient]  # their gradient, from finish() of the reducer to the next step
 
 
-class Shard:
+class Shard(Owner):
     """Parameters in dt's memory, cut into a piece for each rank (ZeRO); the same on all ranks.
 
     Collective over `comm`. A step: gather() of each unit before the forward pass comes to it, ready() and
@@ -70,7 +70,7 @@ class Shard:
         offload = None if chosen.offload is None else os.fspath(chosen.offload)
         owner = comm._wait(
             None, lambda: Handle(_raw.shard_create(comm._handle, packed, offload), _raw.shard_destroy))
-        self._owner: Optional[Handle] = owner
+        super().__init__(owner)
         self._ranks: int = comm.size
         #: The reducer of its gradients. Arrays given to ready() stay as they are: results are in Piece.grad.
         #: From stage 1 on clip_norm() is collective; its norm has the same bits whatever the stage.
@@ -78,11 +78,6 @@ class Shard:
             comm, self._params, Handle(_raw.shard_reducer(owner.number), _raw.reducer_destroy))
         self.reducer._keeps_places = chosen.stage < 2
         self._updates = 0  # how often units that were gathered became old
-
-    def _open(self) -> Handle:
-        if self._owner is None:
-            raise invalid_state("Shard: it is closed")
-        return self._owner
 
     def _param(self, address: int, count: int, index: int) -> Parameter:
         memory = Parameter(address, count, Dtype(self._params[index].dtype), self.reducer._on_gpu)
@@ -218,20 +213,14 @@ class Shard:
     def close(self) -> None:
         """Drops it with its reducer. Memory that it gave stays until nobody uses it any more."""
         self.reducer.close()
-        self._owner = None
+        super().close()
 
     def __repr__(self) -> str:
         state = "closed" if self._owner is None else f"{sum(each.count for each in self._params)} elements"
         return f"<dt.Shard of {len(self._params)} parameters, {state}>"
 
-    def __enter__(self) -> "Shard":
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class Optimizer:
+class Optimizer(Owner):
     """Updates this rank's pieces of a shard, and keeps the state for these alone: AdamW or SGD, as PyTorch's.
 
     Of F16 and BF16 parameters it keeps the values in f32 besides, and updates those: they follow Shard.set() and
@@ -239,8 +228,8 @@ class Optimizer:
     """
 
     def __init__(self, shard: Shard, number: int) -> None:
+        super().__init__(Handle(number, _raw.optimizer_destroy))
         self._shard = shard
-        self._owner: Optional[Handle] = Handle(number, _raw.optimizer_destroy)
 
     @classmethod
     def adamw(cls, shard: Shard, *, betas: Tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
@@ -262,11 +251,6 @@ class Optimizer:
         return cls(shard, _raw.optimizer_sgd(shard._open().number, pack(
             [*map(_bits, (momentum, dampening, decay)), bool(nesterov), bool(skip_non_finite),
              *map(_bits, decays)])))
-
-    def _open(self) -> Handle:
-        if self._owner is None:
-            raise invalid_state("Optimizer: it is closed")
-        return self._owner
 
     def step(self, rate: float, *, stream: Stream = 0) -> None:
         """Behind finish() of the shard's reducer: updates the pieces, then does what Shard.updated() does. A
@@ -290,13 +274,7 @@ class Optimizer:
 
     def close(self) -> None:
         """Drops it with its state."""
-        self._owner = None
-
-    def __enter__(self) -> "Optimizer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().close()
 
 
 def _bits(value: float) -> int:

@@ -8,7 +8,7 @@ from . import _raw
 from ._config import Config
 from ._errors import invalid
 from ._interruptible import interruptible
-from ._types import Handle, Unpacker, milliseconds, pack, pack_keys
+from ._types import Handle, Owner, Unpacker, milliseconds, pack, pack_keys
 
 if TYPE_CHECKING:
     from ._job import Job
@@ -98,7 +98,7 @@ class Store:
                       milliseconds(timeout))
 
 
-class StoreServer:
+class StoreServer(Owner):
     """A store served by this process, for ranks that are its threads or that it starts.
 
     config: job.id, job.world_size, store.bind, job.master_port (0: the kernel chooses)
@@ -107,8 +107,7 @@ class StoreServer:
 
     def __init__(self, config: Optional[Config] = None) -> None:
         number = _raw.store_serve(0 if config is None else _handle_of(config))
-        self._owner: Optional[Handle] = Handle(number, _raw.store_server_destroy)
-        self._handle: int = number
+        super().__init__(Handle(number, _raw.store_server_destroy))
 
     @property
     def port(self) -> int:
@@ -117,14 +116,7 @@ class StoreServer:
 
     def close(self) -> None:
         """Stops serving; ranks still joined hear of a lost store."""
-        self._handle = 0
-        self._owner = None
-
-    def __enter__(self) -> "StoreServer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().close()
 
 
 def _handle_of(config: Config) -> int:

@@ -7,11 +7,12 @@ import enum
 import math
 import operator
 import struct
+from types import TracebackType
 from typing import (TYPE_CHECKING, Any, Callable, Iterable, List, NoReturn, Optional, Protocol,
-                    Sequence, Tuple, Union)
+                    Sequence, Tuple, Type, TypeVar, Union)
 
 from . import _raw
-from ._errors import invalid
+from ._errors import invalid, invalid_state
 
 if TYPE_CHECKING:
     from ._raw import Buffer, Region
@@ -200,6 +201,37 @@ class Handle:
 
     def __reduce_ex__(self, _: Any) -> NoReturn:
         raise TypeError("a handle of dt cannot be copied or pickled")
+
+
+_Opened = TypeVar("_Opened", bound="Owner")
+
+
+class Owner:
+    """What holds a handle until it is closed, also as a context manager."""
+
+    __slots__ = ("_owner", "_handle", "__weakref__")
+
+    def __init__(self, owner: Handle) -> None:
+        self._owner: Optional[Handle] = owner
+        self._handle: int = owner.number  # 0, which dt refuses, once it is closed
+
+    def _open(self) -> Handle:
+        owner = self._owner
+        if owner is None:
+            raise invalid_state(f"{type(self).__name__}: it is closed")
+        return owner
+
+    def close(self) -> None:
+        """Drops the handle."""
+        self._handle = 0
+        self._owner = None
+
+    def __enter__(self: _Opened) -> _Opened:
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
+        self.close()
 
 
 def milliseconds(timeout: Optional[float]) -> int:
