@@ -12,7 +12,7 @@ from ._errors import AbortedError, Error, PeerLostError
 from ._interruptible import interruptible
 from ._statistics import JobStatistics, PeerStatistics, job_statistics, peer_statistics
 from ._store import Store, _handle_of
-from ._types import Handle, Owner, Place, Unpacker, milliseconds, pack
+from ._types import Handle, Owner, Place, Unpacker, integers, milliseconds, pack
 
 # Errors that every rank gets; others may be of this rank alone, a timeout of the store's for example.
 _HEARD_BY_ALL = (PeerLostError, AbortedError)
@@ -70,7 +70,7 @@ class Job(Owner):
 
         name: for messages and traces, the same on all of them
         """
-        members = pack(int(rank) for rank in ranks)
+        members = pack(integers("Job.create_comm: ranks", ranks))
         return interruptible(
             None, lambda: Comm(_raw.comm_create(self._handle, members, name), self._on_gpu))
 

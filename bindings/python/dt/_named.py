@@ -10,7 +10,7 @@ from . import _raw
 from ._arrays import Kind, Launch, Op, _limit
 from ._comm import Comm
 from ._errors import Error, invalid
-from ._types import Handle, Owner, ReduceOp, Stream, Unpacker, milliseconds, pack
+from ._types import Handle, Owner, ReduceOp, Stream, Unpacker, integer, milliseconds, options_of, pack
 from ._work import Work
 
 _Batch = List[Tuple[Work, List[Any]]]
@@ -77,7 +77,7 @@ class _Under(Comm):
         sent, received, count, dtype, keep = launch
         work = Work(keep, self, kind.operation, combination)
         custom = (0, 0) if combination is None else (1, combination.element_bytes)  # dt refuses it
-        batch.append((work, [kind.number, dtype, op, int(peer), sent, received, count,
+        batch.append((work, [kind.number, dtype, op, integer(f"{kind.operation}: peer", peer), sent, received, count,
                              0 if timeout is None else _limit(kind, timeout), *custom, name or self._name]))
         return work
 
@@ -98,7 +98,7 @@ class Named(Owner):
 
     def __init__(self, comm: Comm, options: Optional[NamedOptions] = None) -> None:
         chosen = NamedOptions() if options is None else options
-        packed = pack([int(chosen.fuse_bytes), int(chosen.cache), int(chosen.stall_ms), int(chosen.cycle_us)])
+        packed = pack(options_of("Named", chosen, "fuse_bytes cache stall_ms cycle_us"))
         self._comm = comm
         self._batch: Optional[_Batch] = None  # of a group
         super().__init__(comm._wait(

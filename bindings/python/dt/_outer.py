@@ -10,8 +10,7 @@ from . import _raw
 from ._comm import Comm
 from ._errors import invalid
 from ._interruptible import Result
-from ._shard import _bits
-from ._types import Array, Handle, Owner, pack
+from ._types import Array, Handle, Owner, options_of, pack
 
 
 class OuterFormat(enum.IntEnum):
@@ -57,9 +56,8 @@ class Outer(Owner):
                  options: Optional[OuterOptions] = None) -> None:
         chosen = OuterOptions() if options is None else options
         named = params.items() if isinstance(params, Mapping) else (("", each) for each in params)
-        parts: List[Any] = [int(chosen.sync_every), int(chosen.fragments), int(chosen.delay),
-                            bool(chosen.nesterov), int(chosen.format),
-                            *map(_bits, (chosen.alpha, chosen.rate, chosen.momentum))]
+        parts: List[Any] = options_of("Outer", chosen,
+                                      "sync_every fragments delay nesterov format alpha rate momentum")
         keep: List[Any] = []
         for name, array in named:
             what = f"Outer: params[{repr(name) if name else len(keep)}]"

@@ -13,9 +13,8 @@ from ._config import Config
 from ._errors import Error, invalid
 from ._interruptible import Result, interruptible
 from ._reducer import row_indices
-from ._shard import _bits
 from ._store import _handle_of
-from ._types import Array, Handle, Owner, Rows, Unpacker, milliseconds, pack
+from ._types import Array, Handle, Owner, Rows, Unpacker, bits, milliseconds, pack, seed_bits
 from ._work import Work
 
 _Out = TypeVar("_Out", bound=Array)
@@ -278,11 +277,8 @@ class Ps(_Endpoint):
                  beta2: float = 0.999, epsilon: float = 1e-8, initial: Union[PsInitial, str] = "constant",
                  initial_value: float = 0.0, seed: int = 0) -> PsVariable:
         """Makes a variable, or finds the one that another worker has made with the same arguments."""
-        if not -2**63 <= seed < 2**64:
-            raise invalid(f"Ps.variable: seed is {seed}; give an integer of 64 bits")
-        numbers = (int(PsOptimizer(optimizer)), bool(nesterov), int(PsInitial(initial)),
-                   seed - 2**64 if seed >= 2**63 else seed)
-        reals = map(_bits, map(float, (rate, momentum, beta1, beta2, epsilon, initial_value)))
+        numbers = (int(PsOptimizer(optimizer)), bool(nesterov), int(PsInitial(initial)), seed_bits("Ps.variable", seed))
+        reals = map(bits, map(float, (rate, momentum, beta1, beta2, epsilon, initial_value)))
         number = self._call(_raw.ps_variable, name, rows, columns, pack((*numbers, *reals)))
         return PsVariable(self, int(number), name, rows, columns)
 

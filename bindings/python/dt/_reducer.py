@@ -16,7 +16,8 @@ from ._errors import Error, invalid, invalid_state
 from ._hook import Hook, HookCalls
 from ._interruptible import Result, interruptible
 from ._memory import Gradient
-from ._types import Array, Dtype, DtypeLike, Handle, Owner, Rows, Stream, Unpacker, integer, integers, pack, stream_number
+from ._types import (Array, Dtype, DtypeLike, Handle, Owner, Rows, Stream, Unpacker, bits, integer, integers,
+                     options_of, pack, seed_bits, stream_number)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,16 +132,9 @@ def pack_model(what: str, params: Sequence[Param], options: Optional[ReducerOpti
         if len(given) not in (0, len(params)):
             raise invalid(f"{what}: options.{name} has {len(given)} elements; give one for each of {len(params)} "
                           "parameters")
-    option = f"{what}: options."
-    parts: List[Any] = [bool(chosen.sum), bool(chosen.keep_plan), bool(chosen.find_unused),
-                        integer(option + "bucket_cap_bytes", chosen.bucket_cap_bytes),
-                        integer(option + "first_bucket_bytes", chosen.first_bucket_bytes),
-                        bool(chosen.divide_by_users), integer(option + "wire", chosen.wire),
-                        struct.unpack("q", struct.pack("d", chosen.predivide))[0],
-                        bool(chosen.static_graph), integer(option + "tune_steps", chosen.tune_steps),
-                        len(chosen.order), *integers(option + "order", chosen.order),
-                        len(chosen.row_elements), *integers(option + "row_elements", chosen.row_elements),
-                        len(places), *places]
+    parts: List[Any] = options_of(what, chosen, "sum keep_plan find_unused bucket_cap_bytes first_bucket_bytes "
+                                  "divide_by_users wire predivide static_graph tune_steps order row_elements")
+    parts += [len(places), *places]
     for each in params:
         parts += [each.count, Dtype(each.dtype), each.uses, len(each.shape), *each.shape, each.name or ""]
     return parts
@@ -283,16 +277,11 @@ class Reducer(Owner):
         if len(rows) != len(self._params):
             raise invalid(f"Reducer.power_sgd: {len(rows)} rows for {len(self._params)} parameters; give one each")
         what = "Reducer.power_sgd: "
-        seed = integer(what + "seed", seed)
-        if not -2**63 <= seed < 2**64:
-            raise invalid(f"Reducer.power_sgd: seed is {seed}; give an integer of 64 bits")
-        if seed >= 2**63:
-            seed -= 2**64
-        ratio = struct.unpack("q", struct.pack("d", min_compression))[0]
+        packed = pack([integer(what + "rank", rank), integer(what + "start_step", start_step), bits(min_compression),
+                       not error_feedback, not warm_start, seed_bits("Reducer.power_sgd", seed),
+                       integer(what + "wire", wire), *integers(what + "rows", rows)])
         with self._lock:
-            _raw.reducer_power_sgd(self._handle, pack(
-                [integer(what + "rank", rank), integer(what + "start_step", start_step), ratio, not error_feedback,
-                 not warm_start, seed, integer(what + "wire", wire), *integers(what + "rows", rows)]))
+            _raw.reducer_power_sgd(self._handle, packed)
             self._hooks = ()
 
     def save(self, path: Union[str, "os.PathLike[str]"]) -> None:

@@ -3,7 +3,6 @@
 
 import dataclasses
 import os
-import struct
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _raw
@@ -11,7 +10,7 @@ from ._comm import Comm
 from ._errors import invalid
 from ._memory import Gradient, Parameter
 from ._reducer import Param, Reducer, ReducerOptions, pack_model
-from ._types import Array, Dtype, Handle, Owner, Stream, Unpacker, pack, stream_number
+from ._types import Array, Dtype, Handle, Owner, Stream, Unpacker, bits, options_of, pack, stream_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +63,7 @@ class Shard(Owner):
                 raise invalid(f"Shard: {len(given)} {name} for {len(self._params)} parameters; give one each")
         if chosen.reducer is not None and len(chosen.reducer.grads) > 0:
             raise invalid("Shard: options.reducer.grads is set; a shard's gradients lie where reducer.grad() says")
-        parts = [int(chosen.stage), int(chosen.prefetch), int(chosen.shard_ranks), len(chosen.granules),
-                 *map(int, chosen.granules), len(chosen.units), *map(int, chosen.units)]
+        parts = options_of("Shard", chosen, "stage prefetch shard_ranks granules units")
         packed = pack(parts + pack_model("Shard", self._params, chosen.reducer))
         offload = None if chosen.offload is None else os.fspath(chosen.offload)
         owner = comm._wait(
@@ -241,7 +239,7 @@ class Optimizer(Owner):
         """
         decay, *decays = _decay(shard, weight_decay)
         return cls(shard, _raw.optimizer_adamw(shard._open().number, pack(
-            [*map(_bits, (betas[0], betas[1], eps, decay)), bool(skip_non_finite), *map(_bits, decays)])))
+            [*map(bits, (betas[0], betas[1], eps, decay)), bool(skip_non_finite), *map(bits, decays)])))
 
     @classmethod
     def sgd(cls, shard: Shard, *, momentum: float = 0, dampening: float = 0, nesterov: bool = False,
@@ -249,8 +247,8 @@ class Optimizer(Owner):
         """SGD; weight_decay and skip_non_finite as of adamw()."""
         decay, *decays = _decay(shard, weight_decay)
         return cls(shard, _raw.optimizer_sgd(shard._open().number, pack(
-            [*map(_bits, (momentum, dampening, decay)), bool(nesterov), bool(skip_non_finite),
-             *map(_bits, decays)])))
+            [*map(bits, (momentum, dampening, decay)), bool(nesterov), bool(skip_non_finite),
+             *map(bits, decays)])))
 
     def step(self, rate: float, *, stream: Stream = 0) -> None:
         """Behind finish() of the shard's reducer: updates the pieces, then does what Shard.updated() does. A
@@ -275,10 +273,6 @@ class Optimizer(Owner):
     def close(self) -> None:
         """Drops it with its state."""
         super().close()
-
-
-def _bits(value: float) -> int:
-    return int(struct.unpack("q", struct.pack("d", value))[0])
 
 
 def _decay(shard: Shard, weight_decay: Union[float, Sequence[float]]) -> List[float]:

@@ -271,6 +271,33 @@ def integers(what: str, values: Iterable[Any]) -> List[int]:
     return [integer(f"{what}[{index}]", value) for index, value in enumerate(values)]
 
 
+def bits(value: float) -> int:
+    """Those of a double, for pack()."""
+    return int(struct.unpack("q", struct.pack("d", value))[0])
+
+
+def seed_bits(what: str, seed: Any) -> int:
+    """The same of a seed, signed or unsigned."""
+    number = integer(f"{what}: seed", seed)
+    if not -2**63 <= number < 2**64:
+        raise invalid(f"{what}: seed is {number}; give an integer of 64 bits")
+    return number - 2**64 if number >= 2**63 else number
+
+
+def options_of(what: str, record: Any, names: str) -> List[int]:
+    """The named fields of a dataclass, for pack(), as the types of their defaults say; a list follows its length."""
+    parts: List[int] = []
+    for name in names.split():
+        value, default = getattr(record, name), getattr(type(record), name)
+        if isinstance(default, tuple):
+            parts += [len(value), *integers(f"{what}: options.{name}", value)]
+        elif isinstance(default, (bool, float)):
+            parts.append(bool(value) if isinstance(default, bool) else bits(value))
+        else:
+            parts.append(integer(f"{what}: options.{name}", value))
+    return parts
+
+
 def pack(items: Iterable[Union[str, bytes, int, None]]) -> bytes:
     """A list for _raw: numbers as they are, text and bytes after their size, None as absent."""
     packed = bytearray()

@@ -2,7 +2,7 @@
 """PyTorch modules trained with dt's reducer, and the backend "dt" of torch.distributed. Imports torch;
 `import dt` alone does not."""
 
-from typing import Any, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Iterator, Mapping, Optional, Tuple
 
 import torch
 

@@ -77,6 +77,9 @@ class Options(unittest.TestCase):
             with dt.Named(comm) as named, self.assertRaisesRegex(dt.InvalidArgumentError, "^peer is 4294967297"):
                 with named.group() as group:
                     group.under("a").broadcast_async(floats(1), large)
+            with dt.Named(comm) as named, self.assertRaisesRegex(TypeError, "^broadcast: peer is 0.5, of type float"):
+                with named.group() as group:
+                    group.under("a").broadcast_async(floats(1), 0.5)
             with self.assertRaisesRegex(dt.InvalidArgumentError, "^rank is -2147483649, .* from -2147483648 to"):
                 dt.Reducer(comm, one).power_sgd([0], rank=-(1 << 31) - 1)
             for number in (1 << 63, -(1 << 63) - 1):
@@ -99,6 +102,18 @@ class Options(unittest.TestCase):
                     **{f"Reducer: options.{field}": lambda number, field=field: dt.Reducer(
                         comm, one, options(**{field: number}))
                        for field in ("bucket_cap_bytes", "first_bucket_bytes", "tune_steps", "wire")},
+                    **{f"Shard: options.{field}": lambda number, field=field: dt.Shard(
+                        comm, one, dt.ShardOptions(**{field: number}))
+                       for field in ("stage", "prefetch", "shard_ranks")},
+                    **{f"Shard: options.{field}[0]": lambda number, field=field: dt.Shard(
+                        comm, one, dt.ShardOptions(**{field: [number]})) for field in ("granules", "units")},
+                    **{f"Named: options.{field}": lambda number, field=field: dt.Named(
+                        comm, dt.NamedOptions(**{field: number}))
+                       for field in ("fuse_bytes", "cache", "stall_ms", "cycle_us")},
+                    **{f"Outer: options.{field}": lambda number, field=field: dt.Outer(
+                        comm, [floats(1)], dt.OuterOptions(**{field: number}))
+                       for field in ("sync_every", "fragments", "delay", "format")},
+                    "Job.create_comm: ranks[0]": lambda number: job.create_comm([number]),
                     **{f"Reducer: options.{field}[0]": lambda number, field=field: dt.Reducer(
                         comm, one, options(**{field: [number]})) for field in ("order", "row_elements")},
                     "Reducer.power_sgd: rows[0]": lambda number: dt.Reducer(comm, one).power_sgd([number]),
