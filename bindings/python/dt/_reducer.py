@@ -293,18 +293,17 @@ class Reducer(Owner):
     def load(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """Reads what save() wrote on this rank, before the first step. The same bits as without the break need
         the same plan as well: ReducerOptions(order=...). Collective."""
-        self._wait(self._load, os.fspath(path))
+        self._together(lambda: _raw.reducer_load(self._handle, os.fspath(path)))
 
-    def _load(self, path: str) -> None:
-        with self._lock:
-            _raw.reducer_load(self._handle, path)
-
-    def _wait(self, function: Callable[..., Result], *args: Any) -> Result:
-        """function(*args), which waits for the other ranks and takes the lock itself."""
+    def _together(self, function: Callable[[], Result], keep: Any = None) -> Result:
+        """function() with the lock; it waits for the other ranks and uses the memory of `keep`."""
+        def locked() -> Result:
+            with self._lock:
+                return function()
         # A hook that calls its reducer has the lock, for which a helper would wait for ever: dt refuses the call.
         if self._waits and not self._lock._is_owned():
-            return interruptible(None, function, *args)
-        return function(*args)
+            return interruptible(keep, locked)
+        return locked()
 
     def _hooked(self, call: Any, *args: Any) -> None:
         owner = self._owner  # keeps ReducerOptions.grads, also beside a close()
@@ -406,20 +405,19 @@ class Reducer(Owner):
         MismatchError on all ranks when what watch() was told of differs between them; the gradients
         are reduced then. After Ctrl-C the step goes on, and other methods wait for its end.
         """
-        self._wait(self._finish, stream)
+        self._together(lambda: self._finish(stream))
 
     def _finish(self, stream: Stream) -> None:
-        with self._lock:
-            try:
-                self._hooked(_raw.reducer_finish, stream_number(stream))
-            except Error:
-                for hook in self._hooks:
-                    hook.forget()
-                raise
+        try:
+            self._hooked(_raw.reducer_finish, stream_number(stream))
+        except Error:
             for hook in self._hooks:
-                hook.end_step()
-            self._borrowed_before = self._borrowed if self._on_gpu else []
-            self._borrowed = []
+                hook.forget()
+            raise
+        for hook in self._hooks:
+            hook.end_step()
+        self._borrowed_before = self._borrowed if self._on_gpu else []
+        self._borrowed = []
 
     def clip_norm(self, max_norm: float, norm_type: float = 2.0, *, out: Optional[Array] = None,
                   stream: Stream = 0) -> float:
@@ -437,13 +435,8 @@ class Reducer(Owner):
                               f"{' on the GPU' if self._on_gpu else ''}")
         elif self._on_gpu:
             raise invalid("Reducer.clip_norm: out is missing; give an array of one F32 on the GPU")
-        return self._wait(self._clip_norm, max_norm, norm_type, address, (keep, self._owner), stream)
-
-    def _clip_norm(self, max_norm: float, norm_type: float, address: int, keep: Any, stream: Stream) -> float:
-        with self._lock:
-            norm = float(_raw.reducer_clip_norm(self._handle, max_norm, norm_type, address, stream_number(stream)))
-        del keep  # `out`, and as in _hooked(); until here, even if nobody waits for the result any more
-        return norm
+        return self._together(lambda: float(_raw.reducer_clip_norm(
+            self._handle, max_norm, norm_type, address, stream_number(stream))), (keep, self._owner))  # as in _hooked()
 
     def rebuild(self) -> bool:
         """Plans anew by the order in which gradients arrived on rank 0; for users of grad(), between
@@ -451,26 +444,25 @@ class Reducer(Owner):
 
         The memory moves, so no array may be made over it: else it is an InvalidStateError.
         """
-        return self._wait(self._rebuild)
+        return self._together(self._rebuild)
 
     def _rebuild(self) -> bool:
-        with self._lock:
-            # Meanwhile nobody can make an array over them.
-            taken = [(each, each._take()) for each in (known() for known in self._gradients.values())
-                     if each is not None]
-            changed = False
-            try:
-                used = sum(1 for each, _ in taken if each.address != 0)
-                if used > 0:
-                    raise invalid_state(
-                        f"Reducer.rebuild: arrays are made over {used} gradient(s), which may move; let "
-                        "go of them first, and make them anew afterwards")
-                changed = bool(_raw.reducer_rebuild(self._handle))
-            finally:
-                for each, address in taken:
-                    if not changed and address != 0:
-                        each._give(address)
-            return changed
+        # Meanwhile nobody can make an array over them.
+        taken = [(each, each._take()) for each in (known() for known in self._gradients.values())
+                 if each is not None]
+        changed = False
+        try:
+            used = sum(1 for each, _ in taken if each.address != 0)
+            if used > 0:
+                raise invalid_state(
+                    f"Reducer.rebuild: arrays are made over {used} gradient(s), which may move; let "
+                    "go of them first, and make them anew afterwards")
+            changed = bool(_raw.reducer_rebuild(self._handle))
+        finally:
+            for each, address in taken:
+                if not changed and address != 0:
+                    each._give(address)
+        return changed
 
     def order(self) -> List[int]:
         """Parameters in the order by which the plan in use was made, for ReducerOptions.order of a later

@@ -119,17 +119,14 @@ class Shard(Owner):
 
         stream: CUDA stream that will write it
         """
-        packed = self.reducer._wait(self._piece, index, stream)
+        packed = Unpacker(self.reducer._together(
+            lambda: _raw.shard_piece(self._open().number, index, stream_number(stream))))
         offset, count, param, grad = (packed.number() for _ in range(4))
         gradient = None
         if grad != 0:
             gradient = Gradient(grad, count, Dtype(self._params[index].dtype), self.reducer._on_gpu)
             gradient._owner = self.reducer._owner or self._open()
         return Piece(offset, count, self._param(param, count, index) if count else None, gradient)
-
-    def _piece(self, index: int, stream: Stream) -> Unpacker:
-        with self.reducer._lock:
-            return Unpacker(_raw.shard_piece(self._open().number, index, stream_number(stream)))
 
     def plan(self, index: int) -> List[Tuple[int, int]]:
         """Which part of a parameter each rank of the communicator updates: offset and count, the same on all ranks."""
@@ -143,12 +140,8 @@ class Shard(Owner):
         stream: CUDA stream behind that of finish(), which will use `out`
         """
         address, keep = self._array(index, out, True, "full_grad")
-        self.reducer._wait(self._full_grad, index, address, keep, stream)
-
-    def _full_grad(self, index: int, address: int, keep: Any, stream: Stream) -> None:
-        with self.reducer._lock:
-            _raw.shard_full_grad(self._open().number, index, address, stream_number(stream))
-        del keep  # until here, even if nobody waits for the result any more
+        self.reducer._together(
+            lambda: _raw.shard_full_grad(self._open().number, index, address, stream_number(stream)), keep)
 
     def updated(self, *, stream: Stream = 0) -> None:
         """Says that this rank has updated its pieces: begins to send them to all ranks. Collective.
@@ -157,23 +150,20 @@ class Shard(Owner):
 
         stream: CUDA stream that wrote them, and used the parameters as they were
         """
-        self.reducer._wait(self._updated, stream)
+        self._update(lambda: _raw.shard_updated(self._open().number, stream_number(stream)))
 
-    def _updated(self, stream: Stream) -> None:
-        with self.reducer._lock:
+    def _update(self, function: Callable[[], None]) -> None:
+        def update() -> None:
             self._updates += 1
-            _raw.shard_updated(self._open().number, stream_number(stream))
+            function()
+        self.reducer._together(update)
 
     def gather(self, unit: int = 0, *, stream: Stream = 0) -> None:
         """Waits until the parameters of a unit are those of updated() on all ranks. With stage 3 collective.
 
         stream: CUDA stream that will use them, and waits instead
         """
-        self.reducer._wait(self._gather, unit, stream)
-
-    def _gather(self, unit: int, stream: Stream) -> None:
-        with self.reducer._lock:
-            _raw.shard_gather(self._open().number, unit, stream_number(stream))
+        self.reducer._together(lambda: _raw.shard_gather(self._open().number, unit, stream_number(stream)))
 
     def release(self, unit: int = 0, *, stream: Stream = 0) -> None:
         """With stage 3: the parameters of a unit are not used until the next gather() of it.
@@ -200,13 +190,8 @@ class Shard(Owner):
 
     def _file(self, call: Callable[[int, int, str], None], path: Union[str, "os.PathLike[str]"],
               optimizer: Optional["Optimizer"]) -> None:
-        self.reducer._wait(self._run_file, call, path, optimizer)
-
-    def _run_file(self, call: Callable[[int, int, str], None], path: Union[str, "os.PathLike[str]"],
-                  optimizer: Optional["Optimizer"]) -> None:
-        with self.reducer._lock:
-            self._updates += 1
-            call(self._open().number, 0 if optimizer is None else optimizer._open().number, os.fspath(path))
+        self._update(lambda: call(self._open().number, 0 if optimizer is None else optimizer._open().number,
+                                  os.fspath(path)))
 
     def close(self) -> None:
         """Drops it with its reducer. Memory that it gave stays until nobody uses it any more."""
@@ -256,12 +241,8 @@ class Optimizer(Owner):
 
         stream: CUDA stream that updates them, behind that of finish()
         """
-        self._shard.reducer._wait(self._step, rate, stream)
-
-    def _step(self, rate: float, stream: Stream) -> None:
-        with self._shard.reducer._lock:
-            self._shard._updates += 1
-            _raw.optimizer_step(self._open().number, float(rate), stream_number(stream))
+        self._shard._update(
+            lambda: _raw.optimizer_step(self._open().number, float(rate), stream_number(stream)))
 
     def skipped(self, behind: int = 0) -> int:
         """How many steps skip_non_finite has skipped, but for the last `behind`, 0 to 7: the same number on all ranks,
