@@ -166,7 +166,7 @@ class Place:
     launcher: str
 
 
-def let_go(close: Callable[[], None], may_call: Callable[[], bool] = _raw.may_call,
+def let_go(close: Callable[[], object], may_call: Callable[[], bool] = _raw.may_call,
            start: Callable[..., int] = _thread.start_new_thread) -> None:
     """How a handle ends. Where dt calls Python the garbage collector may run, also on a thread that the handle would
     have to end: then a thread of its own closes it. It is started without a lock, which this thread may have. The

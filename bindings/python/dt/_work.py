@@ -10,7 +10,7 @@ from typing import Any, Dict, Generator, NoReturn, Optional, Sequence
 
 from . import _raw
 from ._errors import Error, invalid
-from ._types import Stream, milliseconds, stream_number
+from ._types import Stream, let_go, milliseconds, stream_number
 
 # A wait goes back to Python that often, for a signal such as Ctrl-C.
 _SLICE_MS = 100
@@ -144,12 +144,14 @@ class Work:
             _retire(handle)
 
     def __del__(self) -> None:
-        if self._handle == 0:
+        handle = self._handle
+        if handle == 0:
             return
         if _raw.may_call():
             self.close()
-        else:  # see let_go(); sweep() destroys it
-            _abandoned[self._handle] = () if self._keep is None else self._keep
+        else:
+            _abandoned[handle] = () if self._keep is None else self._keep  # let_go() may start no thread
+            let_go(lambda: _retire(handle))
 
     def __reduce_ex__(self, _: Any) -> NoReturn:
         raise TypeError("a work of dt cannot be copied or pickled")

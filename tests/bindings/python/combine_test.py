@@ -147,30 +147,34 @@ class CombineTest(unittest.TestCase):
             self.assertGreaterEqual(sum(run_ranks(size, lambda job, comm: body(comm))), 1)
 
     def test_what_the_function_forgets_is_closed_elsewhere(self):
-        closed, free = queue.SimpleQueue(), dt._raw.mem_free
+        closed, free, destroy_work = queue.SimpleQueue(), dt._raw.mem_free, dt._raw.work_destroy
+        works = queue.SimpleQueue()
 
         def destroy(*args):
             if args[1:]:
                 free(*args)
             closed.put(threading.get_ident())
 
+        def work_destroy(number):
+            destroy_work(number)
+            works.put(threading.get_ident())
+
         def body(comm):
             work = comm.allreduce_async(mine(comm.rank))
             work.wait()
-            number, ran_on, parked = work._handle, [], []
+            ran_on = []
             forgotten = [Handle(1, destroy), comm.alloc(4), work]
             del work
 
             def function(given, inout):
                 if forgotten:
                     forgotten.clear()
-                    parked.append(number in dt._work._abandoned)
+                    self.assertNotEqual(works.get(timeout=LIMIT_S), threading.get_ident())
                 ran_on.append(threading.get_ident())
                 add(given, inout)
             comm.allreduce(mine(comm.rank), op=function)
-            self.assertIn(parked, ([], [True]))  # it need not run on each rank
-            return ran_on
-        with unittest.mock.patch.object(dt._raw, "mem_free", destroy):
+            return ran_on  # it need not run on each rank
+        with unittest.mock.patch.multiple(dt._raw, mem_free=destroy, work_destroy=work_destroy):
             ran_on = run_ranks(2, lambda job, comm: body(comm))
             closers = [closed.get(timeout=LIMIT_S) for _ in range(2 * sum(map(bool, ran_on)))]
         self.assertTrue(closers)
