@@ -118,10 +118,17 @@ struct dtype_of<double> : dtype_constant<DT_F64> {};
 
 namespace detail {
 
+/** A struct of dt.h as its dt_..._init() leaves it. */
+template <class Struct>
+Struct made(void (*init)(Struct*)) {
+  Struct filled;
+  init(&filled);
+  return filled;
+}
+
 /** What is known of an error that no peer caused. */
 inline dt_error_info no_info() {
-  dt_error_info info;
-  dt_error_info_init(&info);
+  auto info = made(dt_error_info_init);
   info.rank = -1;
   info.sequence = -1;
   return info;
@@ -177,6 +184,14 @@ inline std::vector<const char*> pointers_to(const std::vector<std::string>& stri
   return pointers;
 }
 
+/** An array with one for each of `count`, or NULL where there is none; else throws what to do. */
+template <class T>
+const T* one_each(const std::vector<T>& values, std::size_t count, const char* what_to_do) {
+  if (values.empty()) return nullptr;
+  if (values.size() != count) throw std::invalid_argument(what_to_do);
+  return values.data();
+}
+
 /** dt checks the range; a count that int32_t cannot hold becomes one that dt refuses. */
 inline int32_t count32(std::size_t count) noexcept {
   return count > 0x7fffffff ? -1 : static_cast<int32_t>(count);
@@ -217,6 +232,13 @@ class Handle {
     check(function(handle_, args..., &value));
     return value;
   }
+  /** One whose last parameter is a struct, which `init` prepares. */
+  template <class Struct, class Function, class... Args>
+  Struct fill(void (*init)(Struct*), Function function, Args... args) const {
+    auto filled = made(init);
+    check(function(handle_, args..., &filled));
+    return filled;
+  }
   /** One that ends with a buffer, its capacity and where it says how many bytes there are. */
   template <class Function, class... Args>
   std::string read(Function function, Args... args) const {
@@ -231,14 +253,6 @@ class Handle {
 /** Numbers to have for so many channels; what dt refuses needs no memory. */
 inline std::size_t channel_room(int64_t channels) {
   return channels > 0 && channels <= int64_t{1} << 24 ? static_cast<std::size_t>(channels) : 1;
-}
-
-inline std::string kind_name(dt_kind kind) {
-  constexpr const char* kNames[] = {"allreduce",      "reduce",    "broadcast",  "allgather",
-                                    "reduce_scatter", "barrier",   "send",       "recv",
-                                    "alltoall",       "alltoallv", "gather",     "gatherv",
-                                    "scatter",        "scatterv",  "allgatherv", "reduce_scatterv"};
-  return kNames[kind];
 }
 
 /** Whether T* is memory of elements that a `Void*` may point to. */
@@ -326,9 +340,7 @@ class Work : public detail::Handle<dt_work, dt_work_destroy> {
   Work share() const { return Work(ask<dt_work*>(dt_work_share)); }
   /** Why it failed; none while it runs and on success. */
   std::optional<Error> error() const {
-    dt_error_info info;
-    dt_error_info_init(&info);
-    call(dt_work_error_info, &info);
+    const auto info = fill(dt_error_info_init, dt_work_error_info);
     if (info.status == DT_OK) return std::nullopt;
     return Error(info.status, info, dt_work_error(handle_));
   }
@@ -656,8 +668,7 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
   /** Throws on all ranks unless they hold the same bytes. Collective. */
   void check_equal(const void* data, int64_t bytes, const std::string& name = {},
                    dt_stream stream = nullptr) {
-    detail::check(
-        dt_check_equal(get_handle(), data, bytes, name.empty() ? nullptr : name.c_str(), stream));
+    call(dt_check_equal, data, bytes, name.empty() ? nullptr : name.c_str(), stream);
   }
 
   /** Of each channel, over the batches of all ranks: [batch, channels, spatial] elements here. */
@@ -666,16 +677,15 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
     BatchMoments out;
     out.mean.resize(detail::channel_room(channels));
     out.variance.resize(out.mean.size());
-    detail::check(dt_batch_moments(get_handle(), input, batch, channels, spatial, dtype,
-                                   out.mean.data(), out.variance.data(), &out.count, nullptr));
+    call(dt_batch_moments, input, batch, channels, spatial, dtype, out.mean.data(),
+         out.variance.data(), &out.count, nullptr);
     return out;
   }
   /** The same into arrays of the communicator's memory, over GPUs in the order of `stream`. */
   void batch_moments(const void* input, int64_t batch, int64_t channels, int64_t spatial,
                      dt_dtype dtype, double* mean, double* variance, int64_t* count,
                      dt_stream stream) {
-    detail::check(dt_batch_moments(get_handle(), input, batch, channels, spatial, dtype, mean,
-                                   variance, count, stream));
+    call(dt_batch_moments, input, batch, channels, spatial, dtype, mean, variance, count, stream);
   }
   /** Likewise of a gradient. `moments` are those of the input; their channels are its channels. */
   BatchGradientSums batch_gradient_sums(const void* input, const void* gradient, int64_t batch,
@@ -686,10 +696,9 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
     BatchGradientSums out;
     out.sum.resize(moments.mean.size());
     out.product.resize(moments.mean.size());
-    detail::check(dt_batch_gradient_sums(get_handle(), input, gradient, batch,
-                                         static_cast<int64_t>(moments.mean.size()), spatial, dtype,
-                                         moments.mean.data(), variance.data(), epsilon,
-                                         out.sum.data(), out.product.data(), nullptr));
+    call(dt_batch_gradient_sums, input, gradient, batch, static_cast<int64_t>(moments.mean.size()),
+         spatial, dtype, moments.mean.data(), variance.data(), epsilon, out.sum.data(),
+         out.product.data(), nullptr);
     return out;
   }
   /** The same into arrays of the communicator's memory, over GPUs in the order of `stream`. */
@@ -697,8 +706,8 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
                            int64_t spatial, dt_dtype dtype, const double* mean,
                            const double* variance, double epsilon, double* sum, double* product,
                            dt_stream stream) {
-    detail::check(dt_batch_gradient_sums(get_handle(), input, gradient, batch, channels, spatial,
-                                         dtype, mean, variance, epsilon, sum, product, stream));
+    call(dt_batch_gradient_sums, input, gradient, batch, channels, spatial, dtype, mean, variance,
+         epsilon, sum, product, stream);
   }
 
  private:
@@ -712,13 +721,19 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
       throw;
     }
   }
+  [[noreturn]] static void refuse(dt_kind kind, const std::string& message) {
+    constexpr const char* kNames[] = {
+        "allreduce", "reduce",   "broadcast",  "allgather",      "reduce_scatter", "barrier",
+        "send",      "recv",     "alltoall",   "alltoallv",      "gather",         "gatherv",
+        "scatter",   "scatterv", "allgatherv", "reduce_scatterv"};
+    detail::refuse(kNames[kind] + (": " + message));
+  }
   /** 1 on the root, 0 elsewhere. */
   int64_t at(int32_t root) const { return rank() == root ? 1 : 0; }
 
   static dt_collective describe(dt_kind kind, ConstView send, View recv, int32_t peer,
                                 const CallOptions& options) {
-    dt_collective one;
-    dt_collective_init(&one);
+    auto one = detail::made(dt_collective_init);
     one.kind = kind;
     const bool sends = send.dtype != DT_DTYPE_FORCE32;
     const bool receives = recv.dtype != DT_DTYPE_FORCE32;
@@ -730,10 +745,10 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
     one.recv = recv.data;
     one.stream = options.stream;
     if ((!sends && send.data != nullptr) || (!receives && recv.data != nullptr)) {
-      detail::refuse(detail::kind_name(kind) + ": a view has data but no dtype; give it one");
+      refuse(kind, "a view has data but no dtype; give it one");
     }
     if (sends && receives && send.dtype != recv.dtype) {
-      detail::refuse(detail::kind_name(kind) + ": send and recv have elements of different dtypes");
+      refuse(kind, "send and recv have elements of different dtypes");
     }
     return one;
   }
@@ -746,10 +761,9 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
     one.count =
         send_parts > 0 ? send.count / send_parts : recv.count / std::max(recv_parts, int64_t{1});
     if (send.count != one.count * send_parts || recv.count != one.count * recv_parts) {
-      detail::refuse(detail::kind_name(kind) + ": send has " + std::to_string(send.count) +
-                     " elements and recv " + std::to_string(recv.count) + "; they are " +
-                     std::to_string(send_parts) + " and " + std::to_string(recv_parts) +
-                     " parts of one size");
+      refuse(kind, "send has " + std::to_string(send.count) + " elements and recv " +
+                       std::to_string(recv.count) + "; they are " + std::to_string(send_parts) +
+                       " and " + std::to_string(recv_parts) + " parts of one size");
     }
     return one;
   }
@@ -762,9 +776,9 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
     dt_collective one = describe(kind, send, recv, peer, options);
     if (send.dtype == DT_DTYPE_FORCE32 && recv.dtype == DT_DTYPE_FORCE32) {
       if (dtype == DT_DTYPE_FORCE32) {
-        detail::refuse(detail::kind_name(kind) +
-                       ": no view has a dtype, which is to be that of the other ranks; of nothing "
-                       "give {nullptr, 0, DT_F32}");
+        refuse(kind,
+               "no view has a dtype, which is to be that of the other ranks; of nothing "
+               "give {nullptr, 0, DT_F32}");
       }
       one.dtype = dtype;
     }
@@ -784,8 +798,8 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
   /** The block of this rank has no count of its own in dt_collective. */
   void own_block(dt_kind kind, const char* view, const int64_t* counts, int64_t elements) const {
     if (counts[rank()] == elements) return;
-    detail::refuse(detail::kind_name(kind) + ": " + view + " has " + std::to_string(elements) +
-                   " elements, but this rank's count is " + std::to_string(counts[rank()]));
+    refuse(kind, std::string(view) + " has " + std::to_string(elements) +
+                     " elements, but this rank's count is " + std::to_string(counts[rank()]));
   }
   /** The counts, once it is clear that all blocks lie in a view of so many elements. */
   const int64_t* table(dt_kind kind, const Blocks& blocks, int64_t elements) const {
@@ -793,9 +807,8 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
     for (const ConstView* list : {&blocks.counts, &blocks.offsets}) {
       if (list == &blocks.offsets && list->data == nullptr) continue;
       if (list->dtype != DT_I64 || list->count != ranks) {
-        detail::refuse(detail::kind_name(kind) +
-                       ": counts and offsets are an int64_t for each of the " +
-                       std::to_string(ranks) + " ranks");
+        refuse(kind, "counts and offsets are an int64_t for each of the " + std::to_string(ranks) +
+                         " ranks");
       }
     }
     const auto* const counts = static_cast<const int64_t*>(blocks.counts.data);
@@ -805,8 +818,8 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
       const int64_t begin = offsets == nullptr ? end : offsets[i];
       // What is negative dt refuses.
       if (counts[i] > 0 && begin >= 0 && begin > elements - counts[i]) {
-        detail::refuse(detail::kind_name(kind) + ": the block of rank " + std::to_string(i) +
-                       " ends behind the " + std::to_string(elements) + " elements of its view");
+        refuse(kind, "the block of rank " + std::to_string(i) + " ends behind the " +
+                         std::to_string(elements) + " elements of its view");
       }
       end = begin + std::max(counts[i], int64_t{0});
     }
@@ -837,9 +850,7 @@ class Job : public detail::Handle<dt_job, dt_job_destroy> {
   }
 
   Place place() const {
-    dt_place c;
-    dt_place_init(&c);
-    call(dt_rank_info, &c);
+    const auto c = fill(dt_place_init, dt_rank_info);
     return Place{c.rank,    c.world_size,  c.local_rank,  c.local_size, c.node_rank, c.node_count,
                  c.attempt, c.master_port, c.master_addr, c.job_id,     c.host,      c.launcher};
   }
@@ -870,12 +881,7 @@ class Job : public detail::Handle<dt_job, dt_job_destroy> {
     call(dt_trace_dump, directory.empty() ? nullptr : directory.c_str());
   }
   /** What this rank did so far, on all communicators and in all reducers. */
-  dt_stats stats() const {
-    dt_stats stats;
-    dt_stats_init(&stats);
-    call(dt_job_stats, &stats);
-    return stats;
-  }
+  dt_stats stats() const { return fill(dt_stats_init, dt_job_stats); }
   /** What this rank did in operations of that kind, on all communicators. */
   dt_kind_stats kind_stats(dt_kind kind) const {
     return ask<dt_kind_stats>(dt_job_kind_stats, kind);
@@ -952,12 +958,10 @@ class Job : public detail::Handle<dt_job, dt_job_destroy> {
     values.reserve(bytes.size());
     std::size_t at = 0;
     for (const int64_t value_bytes : bytes) {
-      if (value_bytes < 0) {
-        values.emplace_back(std::nullopt);
-        continue;
-      }
-      values.emplace_back(all.substr(at, static_cast<std::size_t>(value_bytes)));
-      at += static_cast<std::size_t>(value_bytes);
+      values.emplace_back();
+      if (value_bytes < 0) continue;
+      values.back() = all.substr(at, static_cast<std::size_t>(value_bytes));
+      at += values.back()->size();
     }
     return values;
   }
@@ -1056,8 +1060,7 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
   /** Compresses gradients by PowerSGD. `rows`: of each parameter as a matrix; 0: it is none. */
   void power_sgd(const std::vector<int64_t>& rows,
                  const PowerSgdOptions& options = PowerSgdOptions()) {
-    dt_power_sgd_options c_options;
-    dt_power_sgd_options_init(&c_options);
+    auto c_options = detail::made(dt_power_sgd_options_init);
     c_options.rank = options.rank;
     c_options.start_step = options.start_step;
     c_options.min_compression = options.min_compression;
@@ -1126,12 +1129,7 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
   }
   /** In launch order. */
   int32_t bucket(int32_t index) const { return ask<int32_t>(dt_reducer_bucket, index); }
-  dt_reducer_statistics stats() const {
-    dt_reducer_statistics statistics;
-    dt_reducer_statistics_init(&statistics);
-    call(dt_reducer_stats, &statistics);
-    return statistics;
-  }
+  dt_reducer_statistics stats() const { return fill(dt_reducer_statistics_init, dt_reducer_stats); }
 
   dt_reducer* release() = delete;  // the hook would stay behind
 
@@ -1149,8 +1147,7 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
     return c_params;
   }
   static dt_reducer_options to_c(const ReducerOptions& options, std::size_t param_count) {
-    dt_reducer_options c_options;
-    dt_reducer_options_init(&c_options);
+    auto c_options = detail::made(dt_reducer_options_init);
     c_options.sum = options.sum ? 1 : 0;
     c_options.keep_plan = options.keep_plan ? 1 : 0;
     c_options.find_unused = options.find_unused ? 1 : 0;
@@ -1159,18 +1156,13 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
     c_options.divide_by_users = options.divide_by_users ? 1 : 0;
     c_options.wire = options.wire;
     c_options.predivide = options.predivide;
-    if (!options.order.empty() && options.order.size() != param_count) {
-      throw std::invalid_argument("ReducerOptions::order: give each parameter once");
-    }
-    c_options.order = options.order.empty() ? nullptr : options.order.data();
-    if (!options.row_elements.empty() && options.row_elements.size() != param_count) {
-      throw std::invalid_argument("ReducerOptions::row_elements: give a number for each parameter");
-    }
-    c_options.row_elements = options.row_elements.empty() ? nullptr : options.row_elements.data();
-    if (!options.grads.empty() && options.grads.size() != param_count) {
-      throw std::invalid_argument("ReducerOptions::grads: give a place for each parameter");
-    }
-    c_options.grads = options.grads.empty() ? nullptr : options.grads.data();
+    c_options.order = detail::one_each(options.order, param_count,
+                                       "ReducerOptions::order: give each parameter once");
+    c_options.row_elements =
+        detail::one_each(options.row_elements, param_count,
+                         "ReducerOptions::row_elements: give a number for each parameter");
+    c_options.grads = detail::one_each(options.grads, param_count,
+                                       "ReducerOptions::grads: give a place for each parameter");
     c_options.bucket_cap_bytes = options.bucket_cap_bytes;
     c_options.first_bucket_bytes = options.first_bucket_bytes;
     return c_options;
@@ -1242,18 +1234,14 @@ class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
         const ShardOptions& options = ShardOptions()) {
     const std::vector<dt_param> c_params = Reducer::to_c(params);
     const dt_reducer_options gradients = Reducer::to_c(options.reducer, params.size());
-    if ((!options.granules.empty() && options.granules.size() != params.size()) ||
-        (!options.units.empty() && options.units.size() != params.size())) {
-      throw std::invalid_argument("ShardOptions: give each parameter one granule and one unit");
-    }
-    dt_shard_options c_options;
-    dt_shard_options_init(&c_options);
+    constexpr const char* kOneEach = "ShardOptions: give each parameter one granule and one unit";
+    auto c_options = detail::made(dt_shard_options_init);
     c_options.stage = options.stage;
     c_options.prefetch = options.prefetch;
     c_options.shard_ranks = options.shard_ranks;
     c_options.reducer = &gradients;
-    c_options.granules = options.granules.empty() ? nullptr : options.granules.data();
-    c_options.units = options.units.empty() ? nullptr : options.units.data();
+    c_options.granules = detail::one_each(options.granules, params.size(), kOneEach);
+    c_options.units = detail::one_each(options.units, params.size(), kOneEach);
     c_options.offload = options.offload.empty() ? nullptr : options.offload.c_str();
     std::vector<int32_t> dims;
     std::vector<int64_t> shapes;
@@ -1284,10 +1272,7 @@ class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
   }
   /** What this rank updates of it, on `stream`. */
   dt_piece piece(int32_t index, dt_stream stream = nullptr) const {
-    dt_piece piece;
-    dt_piece_init(&piece);
-    call(dt_shard_piece, index, stream, &piece);
-    return piece;
+    return fill(dt_piece_init, dt_shard_piece, index, stream);
   }
   /** Offset and count of what each rank of the communicator updates of it. */
   std::vector<std::pair<int64_t, int64_t>> plan(int32_t index) const {
@@ -1324,10 +1309,8 @@ class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
  private:
   friend class Optimizer;
   const double* each(const std::vector<double>& values) const {
-    if (!values.empty() && values.size() != reducer_.param_count_) {
-      throw std::invalid_argument("weight_decays: give each parameter one");
-    }
-    return values.empty() ? nullptr : values.data();
+    return detail::one_each(values, reducer_.param_count_,
+                            "weight_decays: give each parameter one");
   }
   Reducer reducer_{nullptr};
   size_t ranks_ = 0;
@@ -1358,39 +1341,29 @@ class Optimizer : public detail::Handle<dt_optimizer, dt_optimizer_destroy> {
  public:
   using Handle::Handle;
   static Optimizer adamw(const Shard& shard, const AdamWOptions& options = AdamWOptions()) {
-    dt_adamw_options c_options;
-    dt_adamw_options_init(&c_options);
+    auto c_options = detail::made(dt_adamw_options_init);
     c_options.beta1 = options.beta1;
     c_options.beta2 = options.beta2;
     c_options.epsilon = options.epsilon;
     c_options.weight_decay = options.weight_decay;
     c_options.weight_decays = shard.each(options.weight_decays);
     c_options.skip_non_finite = options.skip_non_finite ? 1 : 0;
-    dt_optimizer* handle = nullptr;
-    detail::check(dt_optimizer_adamw(shard.get_handle(), &c_options, &handle));
-    return Optimizer(handle);
+    return Optimizer(shard.ask<dt_optimizer*>(dt_optimizer_adamw, &c_options));
   }
   static Optimizer sgd(const Shard& shard, const SgdOptions& options = SgdOptions()) {
-    dt_sgd_options c_options;
-    dt_sgd_options_init(&c_options);
+    auto c_options = detail::made(dt_sgd_options_init);
     c_options.momentum = options.momentum;
     c_options.dampening = options.dampening;
     c_options.weight_decay = options.weight_decay;
     c_options.nesterov = options.nesterov ? 1 : 0;
     c_options.weight_decays = shard.each(options.weight_decays);
     c_options.skip_non_finite = options.skip_non_finite ? 1 : 0;
-    dt_optimizer* handle = nullptr;
-    detail::check(dt_optimizer_sgd(shard.get_handle(), &c_options, &handle));
-    return Optimizer(handle);
+    return Optimizer(shard.ask<dt_optimizer*>(dt_optimizer_sgd, &c_options));
   }
   /** Behind finish() of the reducer; then does what Shard::updated() does. Collective. */
   void step(double rate, dt_stream stream = nullptr) { call(dt_optimizer_step, rate, stream); }
   /** How many steps skip_non_finite has skipped, but for the last `behind`, 0 to 7. */
-  int64_t skipped(int32_t behind = 0) const {
-    int64_t skipped = 0;
-    call(dt_optimizer_skipped, behind, &skipped);
-    return skipped;
-  }
+  int64_t skipped(int32_t behind = 0) const { return ask<int64_t>(dt_optimizer_skipped, behind); }
 };
 
 inline void Shard::save(const std::string& path, const Optimizer& optimizer) {
@@ -1416,8 +1389,7 @@ class Named : public detail::Handle<dt_named, dt_named_destroy> {
   using Handle::Handle;
   /** Collective over `comm`, which is over host memory. */
   explicit Named(const Comm& comm, const NamedOptions& options = NamedOptions()) {
-    dt_named_options c_options;
-    dt_named_options_init(&c_options);
+    auto c_options = detail::made(dt_named_options_init);
     c_options.fuse_bytes = options.fuse_bytes;
     c_options.cache = options.cache;
     c_options.stall_ms = options.stall_ms;
@@ -1445,9 +1417,8 @@ class Named : public detail::Handle<dt_named, dt_named_destroy> {
     if (names.size() != all.size()) {
       throw std::invalid_argument("Named: give each operation of the group one name");
     }
-    std::vector<const char*> c_names;
+    const std::vector<const char*> c_names = detail::pointers_to(names);
     std::vector<const dt_collective*> c_all;
-    for (const std::string& name : names) c_names.push_back(name.c_str());
     for (const dt_collective& one : all) c_all.push_back(&one);
     std::vector<dt_work*> handles(all.size());
     std::vector<Work> works;
@@ -1467,17 +1438,11 @@ class Named : public detail::Handle<dt_named, dt_named_destroy> {
   std::string report(int64_t timeout_ms = -1) const {
     return detail::without_nul(read(dt_named_report, timeout_ms));
   }
-  dt_named_statistics statistics() const {
-    dt_named_statistics filled;
-    dt_named_statistics_init(&filled);
-    call(dt_named_stats, &filled);
-    return filled;
-  }
+  dt_named_statistics statistics() const { return fill(dt_named_statistics_init, dt_named_stats); }
 
  private:
   static dt_collective describe(const View& data, dt_reduce_op op) {
-    dt_collective one;
-    dt_collective_init(&one);
+    auto one = detail::made(dt_collective_init);
     one.kind = DT_KIND_ALLREDUCE;
     one.dtype = data.dtype;
     one.op = op;
@@ -1518,8 +1483,7 @@ class Outer : public detail::Handle<dt_outer, dt_outer_destroy> {
     for (const OuterParam& param : params) {
       c_params.push_back({param.data, param.count, param.name.c_str(), param.dtype, 0});
     }
-    dt_outer_options c_options;
-    dt_outer_options_init(&c_options);
+    auto c_options = detail::made(dt_outer_options_init);
     c_options.sync_every = options.sync_every;
     c_options.fragments = options.fragments;
     c_options.delay = options.delay;
@@ -1545,8 +1509,7 @@ class Outer : public detail::Handle<dt_outer, dt_outer_destroy> {
 
 /** What this process is in a job with parameter servers. */
 inline dt_ps_place ps_info(const Config* config = nullptr) {
-  dt_ps_place place;
-  dt_ps_place_init(&place);
+  auto place = detail::made(dt_ps_place_init);
   detail::check(dt_ps_info(detail::handle_of(config, "ps_info: config"), &place));
   return place;
 }
@@ -1568,10 +1531,7 @@ class PsServer : public detail::Handle<dt_ps_server, dt_ps_server_destroy> {
   /** Until all workers have left. False: the time-out came first. */
   bool wait(int64_t timeout_ms = -1) { return ask<int32_t>(dt_ps_server_wait, timeout_ms) != 0; }
   dt_ps_server_statistics statistics() const {
-    dt_ps_server_statistics filled;
-    dt_ps_server_statistics_init(&filled);
-    call(dt_ps_server_stats, &filled);
-    return filled;
+    return fill(dt_ps_server_statistics_init, dt_ps_server_stats);
   }
 };
 
@@ -1687,12 +1647,7 @@ class Ps : public detail::Handle<dt_ps, dt_ps_destroy> {
   /** Says goodbye: without it the servers take this worker for lost. */
   void leave() { call(dt_ps_leave); }
   int32_t work_fd() const { return ask<int32_t>(dt_ps_fd); }
-  dt_ps_statistics statistics() const {
-    dt_ps_statistics filled;
-    dt_ps_statistics_init(&filled);
-    call(dt_ps_stats, &filled);
-    return filled;
-  }
+  dt_ps_statistics statistics() const { return fill(dt_ps_statistics_init, dt_ps_stats); }
 };
 
 /** Fields as in dt_sampler_options. */
@@ -1723,8 +1678,7 @@ class Sampler : public detail::Handle<dt_sampler, dt_sampler_destroy> {
  public:
   using Handle::Handle;
   explicit Sampler(const SamplerOptions& options) {
-    dt_sampler_options c_options;
-    dt_sampler_options_init(&c_options);
+    auto c_options = detail::made(dt_sampler_options_init);
     c_options.world_size = options.world_size;
     c_options.rank = options.rank;
     c_options.size = options.size;
@@ -1759,15 +1713,12 @@ class Sampler : public detail::Handle<dt_sampler, dt_sampler_destroy> {
   /** Where the job is, for a checkpoint. `taken`: samples that this rank has used; -1: all that
    * next() gave. */
   SamplerState save(int64_t taken = -1) const {
-    dt_sampler_state state;
-    dt_sampler_state_init(&state);
-    call(dt_sampler_save, taken, &state);
+    const auto state = fill(dt_sampler_state_init, dt_sampler_save, taken);
     return {state.epoch, state.consumed, state.size, state.order};
   }
   /** Goes on there; the number of ranks may be another one. */
   void resume(const SamplerState& state) {
-    dt_sampler_state c_state;
-    dt_sampler_state_init(&c_state);
+    auto c_state = detail::made(dt_sampler_state_init);
     c_state.epoch = state.epoch;
     c_state.consumed = state.consumed;
     c_state.size = state.size;
