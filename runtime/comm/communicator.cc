@@ -203,6 +203,9 @@ Status Communicator::end_group(const std::shared_ptr<backend::Work>& whole) {
     return Status(Code::kInvalidState,
                   format("dt_group_end on comm \"%s\": no group was begun", options_.name.c_str()));
   }
+  // After dt_finalize, which every later call says, even if all of the group was done before it.
+  const Status over = broken();
+  if (first.ok() && over.code() == Code::kInvalidState) first = over;
   if (whole != nullptr && first.ok()) {
     backend::Work::stand_for(whole, std::move(ended.works));
   } else {

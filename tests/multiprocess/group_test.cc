@@ -361,6 +361,36 @@ TEST_CASE("group work: a refused end gives none") {
   }));
 }
 
+TEST_CASE("group work: after dt_finalize a group ends with an error, also if all of it was done") {
+  for (const bool gives_work : {false, true}) {
+    for (const bool empty : {false, true}) {
+      CAPTURE(gives_work);
+      CAPTURE(empty);
+      on_layouts(1, [&](int world_size, const Settings& settings, const auto& host) {
+        require_all_ok(run_ranks(
+            world_size,
+            [&](const Rank& rank) -> dt_status {
+              RANK_TRY(dt_group_begin(rank.world));
+              float value = 1;
+              if (!empty && world_size == 1) {  // else it need not be done yet
+                RANK_TRY(
+                    dt_allreduce(rank.world, &value, &value, 1, DT_F32, DT_SUM, nullptr, nullptr));
+              }
+              RANK_TRY(dt_finalize(rank.job, kWaitMs));
+              dt_work* whole = nullptr;
+              const dt_status late = dt_group_end(rank.world, gives_work ? &whole : nullptr);
+              if (late != DT_ERR_INVALID_STATE || whole != nullptr) return DT_ERR_INTERNAL;
+              if (!contains(dt_last_error(), "dt_finalize")) return DT_ERR_INTERNAL;
+              const dt_status again = dt_group_end(rank.world, nullptr);
+              if (again != DT_ERR_INVALID_STATE) return DT_ERR_INTERNAL;
+              return contains(dt_last_error(), "no group was begun") ? DT_OK : DT_ERR_INTERNAL;
+            },
+            settings, host));
+      });
+    }
+  }
+}
+
 TEST_CASE("group work: a thread may wait for it while others call and end groups") {
   require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
     for (int64_t round = 0; round < 50; ++round) {

@@ -173,7 +173,13 @@ sealed class Ranks
             }
             catch (Exception error)
             {
-                job.Abort("rank " + rank + ": " + error.Message);
+                try
+                {
+                    job.Abort("rank " + rank + ": " + error.Message);
+                }
+                catch (DtInvalidStateException)  // it has left already
+                {
+                }
                 throw;
             }
             job.Leave();
