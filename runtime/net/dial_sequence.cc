@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/dial_sequence.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace dt::net {
 
 DialSequence::DialSequence(Loop* loop, std::string host, uint16_t port, int64_t limit_ms,
-                           DialEvents events)
+                           Deadline deadline, DialEvents events)
     : loop_(loop),
       host_(std::move(host)),
       port_(port),
       limit_ms_(limit_ms),
+      deadline_(deadline),
       events_(std::move(events)),
       timer_(loop, [this] {
         if (!next()) events_.on_late();
@@ -31,7 +33,10 @@ void DialSequence::begin() {
 
 bool DialSequence::next() {
   if (next_ == addresses_.size()) return false;
-  timer_.start(limit_ms_);
+  const auto left = static_cast<int64_t>(addresses_.size() - next_);
+  timer_.start(deadline_.is_never()
+                   ? limit_ms_
+                   : std::clamp<int64_t>(deadline_.remaining_ms() / left, 1, limit_ms_));
   events_.on_address(addresses_[next_++]);
   return true;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/wait.h"
 #include "net/address.h"
 #include "net/loop.h"
 
@@ -24,11 +25,17 @@ struct DialEvents {
 };
 
 /// Resolves a name and gives its addresses one after the other, each with a time limit of its own:
-/// a firewall that drops packets to one of them must not use up the time of the others.
+/// a firewall that drops packets to one of them must not use up the time of the others. Of what is
+/// left until the deadline no address gets more than its share.
 /// Loop's thread only.
 class DialSequence {
  public:
-  DialSequence(Loop* loop, std::string host, uint16_t port, int64_t limit_ms, DialEvents events);
+  /// Enough for one address; a firewall that drops packets would hold it for two minutes.
+  static constexpr int64_t kMaxMs = 10'000;
+
+  /// `deadline`: of the caller, for all tries.
+  DialSequence(Loop* loop, std::string host, uint16_t port, int64_t limit_ms, Deadline deadline,
+               DialEvents events);
 
   /// Another try. Resolves anew each time: the name of a pod appears, and changes, while we wait.
   void begin();
@@ -47,6 +54,7 @@ class DialSequence {
   const std::string host_;
   const uint16_t port_;
   const int64_t limit_ms_;
+  const Deadline deadline_;
   const DialEvents events_;
   Timer timer_;
   std::vector<Address> addresses_;  // empty: no address is being tried

@@ -70,7 +70,7 @@ Result<std::shared_ptr<Client>> Client::connect(net::Loop* loop, ClientOptions o
   // Owned from here on: whatever happens below, the destructor closes what was begun.
   std::shared_ptr<Client> client(new Client(loop, impl));
   const auto ready = std::make_shared<Call>();
-  if (!loop->post([impl, ready] { impl->start(ready); })) {
+  if (!loop->post([impl, ready, deadline = wait.deadline] { impl->start(ready, deadline); })) {
     return Status(Code::kInvalidState, "store: the I/O thread has stopped");
   }
   if (!ready->done.wait(wait)) {

@@ -39,7 +39,7 @@ std::string Client::Impl::server_text() const {
   return welcome.server.text() + ", which serves the store,";
 }
 
-void Client::Impl::start(std::shared_ptr<Call> ready) {
+void Client::Impl::start(std::shared_ptr<Call> ready, Deadline deadline) {
   Hello hello;
   hello.protocol = kProtocolVersion;
   hello.job_id = options.job_id;
@@ -71,7 +71,7 @@ void Client::Impl::start(std::shared_ptr<Call> ready) {
   link_ = std::make_unique<Link>(loop_, relayed ? net::loopback_host() : options.host,
                                  relayed ? options.relay_port : options.port, std::move(hello),
                                  options.security, options.logger, std::move(events),
-                                 options.greeting_ms);
+                                 options.greeting_ms, deadline);
   link_->start();
 }
 

@@ -24,7 +24,7 @@ class Client::Impl : public std::enable_shared_from_this<Client::Impl> {
   Impl(net::Loop* loop, ClientOptions options);
 
   /// `ready` is completed when the server has answered the hello, or refused it.
-  void start(std::shared_ptr<Call> ready);
+  void start(std::shared_ptr<Call> ready, Deadline deadline);
   /// Ends the tries; "12 tries, the last: ...".
   std::string give_up();
   void begin(const std::shared_ptr<Call>& call, FrameType type, const std::string& payload);

@@ -13,14 +13,12 @@ namespace {
 
 constexpr int64_t kFirstDelayMs = 20;
 constexpr int64_t kMaxDelayMs = 2'000;
-// For each address: a firewall that drops packets would hold one for two minutes.
-constexpr int64_t kTryMs = 10'000;
 constexpr uint64_t kHelloId = 1;
 
 }  // namespace
 
 Link::Link(net::Loop* loop, std::string host, uint16_t port, Hello hello, net::Security security,
-           LoggerPtr logger, LinkEvents events, int64_t greeting_ms)
+           LoggerPtr logger, LinkEvents events, int64_t greeting_ms, Deadline deadline)
     : loop_(loop),
       hello_(std::move(hello)),
       security_(std::move(security)),
@@ -29,7 +27,9 @@ Link::Link(net::Loop* loop, std::string host, uint16_t port, Hello hello, net::S
       greeting_ms_(greeting_ms),
       retry_timer_(loop, [this] { attempt(); }),
       addresses_(loop, std::move(host), port,
-                 greeting_ms > 0 ? std::min(greeting_ms, kTryMs) : kTryMs,
+                 greeting_ms > 0 ? std::min(greeting_ms, net::DialSequence::kMaxMs)
+                                 : net::DialSequence::kMaxMs,
+                 deadline,
                  {[this](const net::Address& to) { dial(to); },
                   [this](const Status& why) { fail_try(why.message()); },
                   [this] { fail_greeting(connection_problem(ETIMEDOUT)); }}),
@@ -60,7 +60,10 @@ void Link::attempt() {
 }
 
 void Link::dial(const net::Address& to) {
-  if (connection_ != nullptr) only_local_ = false;  // the address before keeps silent
+  if (connection_ != nullptr) {
+    only_local_ = false;
+    kept_silent_ = true;
+  }
   connection_.reset();
   parser_ = FrameParser(kMaxPayloadBytes);
   net::SecureEvents events;
@@ -78,9 +81,11 @@ void Link::dial(const net::Address& to) {
 }
 
 /// No address is left. What only this host keeps from connecting, as its limit of open files, will
-/// do so the next time, too.
+/// do so the next time, too. What was silent before the last address still counts.
 void Link::end_try(std::string reason) {
-  if (only_local_) {
+  if (kept_silent_ && greeting_ms_ > 0) {
+    fail_greeting(connection_problem(ETIMEDOUT));
+  } else if (only_local_) {
     finish(Status(Code::kSystem, "the store at " + hello_.dialled + ": " + reason));
   } else {
     fail_try(std::move(reason));
@@ -99,6 +104,7 @@ void Link::fail_try(std::string reason) {
   connection_.reset();
   addresses_.end();
   only_local_ = true;
+  kept_silent_ = false;
   last_reason_ = std::move(reason);
   if (logger_) {
     logger_->log(LogLevel::kDebug, "store: try %d of %s failed: %s", tries_, hello_.dialled.c_str(),

@@ -29,8 +29,9 @@ struct LinkEvents {
 /// Loop's thread only.
 class Link {
  public:
+  /// `deadline`: of whoever waits for the greeting.
   Link(net::Loop* loop, std::string host, uint16_t port, Hello hello, net::Security security,
-       LoggerPtr logger, LinkEvents events, int64_t greeting_ms = 0);
+       LoggerPtr logger, LinkEvents events, int64_t greeting_ms, Deadline deadline);
 
   void start() { attempt(); }
   /// Closes the connection; no event follows.
@@ -68,7 +69,8 @@ class Link {
   net::DialSequence addresses_;
   FrameParser parser_{kMaxPayloadBytes};
   Welcome welcome_;
-  bool only_local_ = true;  // what has failed in this try never left this host
+  bool only_local_ = true;    // what has failed in this try never left this host
+  bool kept_silent_ = false;  // an address of this try, before the last one
   int tries_ = 0;
   int64_t delay_ms_;
   int64_t heard_ns_ = 0;

@@ -41,7 +41,7 @@ class Relay::Impl {
         address_(net::host_port_text(options_.host, options_.port)),
         loop_(loop) {}
 
-  void begin(std::shared_ptr<Begun> begun);
+  void begin(std::shared_ptr<Begun> begun, Deadline deadline);
   void close();
   std::string progress() const {
     return format("%d %s, the last: %s", tries_, tries_ == 1 ? "try" : "tries",
@@ -114,15 +114,15 @@ class Relay::Impl {
 
 // ---- the way to the store ----
 
-void Relay::Impl::begin(std::shared_ptr<Begun> begun) {
+void Relay::Impl::begin(std::shared_ptr<Begun> begun, Deadline deadline) {
   begun_ = std::move(begun);
   retry_timer_ = std::make_unique<net::Timer>(loop_, [this] { attempt(); });
   net::DialEvents events;
   events.on_address = [this](const net::Address& to) { dial(to); };
   events.on_unresolved = [this](const Status& why) { fail_try(why.message()); };
   events.on_late = [this] { fail_try(connection_problem(ETIMEDOUT)); };
-  addresses_ = std::make_unique<net::DialSequence>(loop_, options_.host, options_.port,
-                                                   options_.try_ms, std::move(events));
+  addresses_ = std::make_unique<net::DialSequence>(
+      loop_, options_.host, options_.port, net::DialSequence::kMaxMs, deadline, std::move(events));
   flush_timer_ = std::make_unique<net::Timer>(loop_, [this] {
     touched_ = false;
     if (uplink_ != nullptr) uplink_->release();
@@ -384,7 +384,9 @@ Result<std::unique_ptr<Relay>> Relay::start(net::Loop* loop, RelayOptions option
                                             const Wait& wait) {
   std::unique_ptr<Relay> relay(new Relay(loop, std::make_shared<Impl>(loop, std::move(options))));
   const auto begun = std::make_shared<Impl::Begun>();
-  if (!loop->post([impl = relay->impl_, begun] { impl->begin(begun); })) {
+  if (!loop->post([impl = relay->impl_, begun, deadline = wait.deadline] {
+        impl->begin(begun, deadline);
+      })) {
     return Status(Code::kInvalidState, "relay: the I/O thread has stopped");
   }
   const std::string& address = relay->impl_->address();

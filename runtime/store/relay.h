@@ -18,10 +18,9 @@ struct RelayOptions {
   uint16_t port = 0;
   std::string job_id;
   int32_t attempt = 0;
-  std::string host_name;    ///< this process's, for texts
-  net::Security security;   ///< as the server's; the ranks prove the same to the relay
-  LoggerPtr logger;         ///< may be null
-  int64_t try_ms = 10'000;  ///< what each address of the store gets to answer
+  std::string host_name;   ///< this process's, for texts
+  net::Security security;  ///< as the server's; the ranks prove the same to the relay
+  LoggerPtr logger;        ///< may be null
 };
 
 /// Brings the ranks of this host to the store over one connection; see store/uplink.h.

@@ -18,7 +18,9 @@ using namespace dt::store::test;
 namespace {
 
 constexpr const char* kTwoAddresses = "two-addresses.invalid";
+constexpr const char* kNoStore = "no-store.invalid";  // silent, then closed
 constexpr const char* kSilent = "127.0.0.2";
+constexpr const char* kClosed = "127.0.0.3";
 constexpr const char* kServing = "127.0.0.1";
 
 /// Keeps the port of a store at kSilent. What comes is accepted by the kernel alone.
@@ -43,11 +45,12 @@ extern "C" int getaddrinfo(const char* node, const char* service, const addrinfo
   static const auto system =
       reinterpret_cast<decltype(&getaddrinfo)>(dlsym(RTLD_NEXT, "getaddrinfo"));
   const bool literal = hints != nullptr && (hints->ai_flags & AI_NUMERICHOST) != 0;
-  if (literal || node == nullptr || strcmp(node, kTwoAddresses) != 0) {
-    return system(node, service, hints, result);
-  }
+  const bool found = !literal && node != nullptr && strcmp(node, kTwoAddresses) == 0;
+  const bool is_none = !literal && node != nullptr && strcmp(node, kNoStore) == 0;
+  if (!found && !is_none) return system(node, service, hints, result);
   const int error = system(kSilent, service, hints, result);
-  return error != 0 ? error : system(kServing, service, hints, &(*result)->ai_next);
+  if (error != 0) return error;
+  return system(found ? kServing : kClosed, service, hints, &(*result)->ai_next);
 }
 
 TEST_CASE("Client: an address that keeps silent does not use up the time of the next one") {
@@ -62,7 +65,18 @@ TEST_CASE("Client: an address that keeps silent does not use up the time of the 
   CHECK(client.value()->ping(patiently()).ok());
 }
 
+TEST_CASE("Client: what keeps silent at one address is no store of dt, though others are closed") {
+  Job job(1);
+  const SilentListener silent(job.server->port());
+  ClientOptions options = job.client_options(0);
+  options.host = kNoStore;
+  options.greeting_ms = 100;
+  const auto client = Client::connect(job.loop.get(), options, patiently());
+  CHECK(client.status().code() == Code::kUnsupported);
+}
+
 TEST_CASE("relay: an address that keeps silent does not use up the time of the next one") {
+  constexpr int64_t kRelayMs = 4000;
   Job job(1);
   const SilentListener silent(job.server->port());
   const auto loop = std::move(net::Loop::start()).value();
@@ -72,8 +86,7 @@ TEST_CASE("relay: an address that keeps silent does not use up the time of the n
   options.job_id = "a";
   options.attempt = 2;
   options.host_name = "hostB";
-  options.try_ms = 100;
-  const auto relay = Relay::start(loop.get(), options, patiently());
+  const auto relay = Relay::start(loop.get(), options, briefly(kRelayMs));  // half for each address
   if (!relay.ok()) FAIL(relay.status().message());
   CHECK(relay.value()->store_address() == kServing);
 }
