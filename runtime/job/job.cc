@@ -682,10 +682,10 @@ Status Job::finalize(int64_t timeout_ms) {
   finalized_ = true;
   final_status_ = seen(board_->first());
   const Deadline deadline = Deadline::after_ms(timeout_ms < 0 ? finalize_timeout_ms_ : timeout_ms);
-  // What the GPU has not done yet is not lost, nor does it end as a failure. No wait after one.
-  const Deadline drain = final_status_.ok() ? deadline : Deadline::after_ms(0);
-  const bool drained = world_->backend().drain(Wait{drain, failed()});
-  if (final_status_.ok() && !drained) final_status_ = undrained();
+  // What the GPU has not done yet is not lost, nor does it end as a failure.
+  if (final_status_.ok() && !world_->backend().drain(Wait{deadline, failed()})) {
+    final_status_ = undrained();
+  }
   threads_.end_all();
   if (local_store_ != nullptr) {
     over_alone_.store(true, std::memory_order_release);
@@ -714,10 +714,10 @@ Status Job::finalize(int64_t timeout_ms) {
   for (const auto& each : communicators) {
     if (!aborted) each->backend().leave();
   }
-  // Also after a death: ranks that go on with dt_comm_shrink must not hear of a second one. But
-  // only a loss ends the wait of others for what is aborted on this GPU. After dt_abort nobody goes
-  // on.
-  if (drained && (!failed || final_status_.code() == Code::kPeerLost)) {
+  // Also after a death: ranks that go on with dt_comm_shrink must not hear of a second one. But on
+  // GPUs only a loss ends the wait of others for this one. After dt_abort nobody goes on.
+  const bool on_host = world_->backend().device() == nullptr;
+  if (!failed || (on_host && final_status_.code() == Code::kPeerLost)) {
     const bool in_time = final_status_.ok();
     Status left = control_->client()->goodbye(
         Wait{in_time ? deadline : Deadline::after_ms(kReportMs), nullptr});

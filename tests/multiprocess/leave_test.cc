@@ -2,6 +2,7 @@
 // Ranks that leave with dt_finalize while others go on. Ranks are threads of this process.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <future>
 
@@ -318,12 +319,17 @@ TEST_CASE("leave: a rank that leaves after a failure is no second loss for those
     CAPTURE(over_hosts);
     std::promise<void> left;
     const std::shared_future<void> has_left = left.get_future().share();
+    std::promise<void> ready;
+    const std::shared_future<void> all_ready = ready.get_future().share();
+    std::atomic<int> count = 0;
     const auto outcomes = run_ranks(
         4,
         [&](const Rank& rank) -> dt_status {
           dt_comm* part = nullptr;
           RANK_TRY(dt_comm_split(rank.world, rank.rank == 2 ? -1 : 0, rank.rank, &part));
-          if (rank.rank == 3) {  // is lost
+          if (++count == 4) ready.set_value();
+          if (rank.rank == 3) {  // is lost once the others have come from the split, too
+            all_ready.wait_for(std::chrono::seconds(20));
             dt_comm_destroy(part);
             dt_comm_destroy(rank.world);
             dt_job_destroy(rank.job);
@@ -339,7 +345,7 @@ TEST_CASE("leave: a rank that leaves after a failure is no second loss for those
           dt_comm* smaller = nullptr;
           RANK_TRY(dt_comm_shrink(part, &smaller));
           dt_comm_destroy(part);
-          has_left.wait();
+          has_left.wait_for(std::chrono::seconds(20));
           for (int step = 0; step < 100; ++step) {
             const std::string key = "step " + std::to_string(step);
             RANK_TRY(dt_store_set(rank.job, key.c_str(), "", 0, -1));
