@@ -128,7 +128,7 @@ Struct made(void (*init)(Struct*)) {
 
 /** What is known of an error that no peer caused. */
 inline dt_error_info no_info() {
-  auto info = made(dt_error_info_init);
+  auto info = detail::made(dt_error_info_init);
   info.rank = -1;
   info.sequence = -1;
   return info;
@@ -159,7 +159,7 @@ std::string read_all(Read read) {
   std::string text(256, '\0');
   for (;;) {
     int64_t whole_bytes = 0;
-    check(read(text.data(), static_cast<int64_t>(text.size()), &whole_bytes));
+    detail::check(read(text.data(), static_cast<int64_t>(text.size()), &whole_bytes));
     const auto whole = static_cast<std::size_t>(whole_bytes);
     const bool fits = whole <= text.size();
     text.resize(whole);
@@ -223,20 +223,20 @@ class Handle {
   /** Calls a function of dt.h that takes the handle first. */
   template <class Function, class... Args>
   void call(Function function, Args... args) const {
-    check(function(handle_, args...));
+    detail::check(function(handle_, args...));
   }
   /** One whose last parameter gives the result. */
   template <class Value, class Function, class... Args>
   Value ask(Function function, Args... args) const {
     Value value{};
-    check(function(handle_, args..., &value));
+    detail::check(function(handle_, args..., &value));
     return value;
   }
   /** One whose last parameter is a struct, which `init` prepares. */
   template <class Struct, class Function, class... Args>
   Struct fill(void (*init)(Struct*), Function function, Args... args) const {
-    auto filled = made(init);
-    check(function(handle_, args..., &filled));
+    auto filled = detail::made(init);
+    detail::check(function(handle_, args..., &filled));
     return filled;
   }
   /** One that ends with a buffer, its capacity and where it says how many bytes there are. */

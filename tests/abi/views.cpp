@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What becomes a view of dt.hpp, and how calls are written; compiled by check_headers.sh, never
 // run.
+#include <dt/dt.h>
+
+// A program's own names, which the header must not take for its own.
+void check(dt_status);
+template <class T>
+T made(void (*)(T*));
+
 #include <array>
 #include <dt/dt.hpp>
 #include <string>
