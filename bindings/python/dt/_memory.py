@@ -6,13 +6,13 @@ from typing import Any, Callable, Dict
 
 from . import _raw
 from ._errors import invalid_state
-from ._types import Dtype, DtypeLike, Handle, let_go
+from ._types import Dtype, DtypeLike, Handle, Unique, let_go
 
 # By Dtype. NumPy has no bf16 and no 8-bit floats, so that they are their bits.
 _TYPESTRS = ("|i1", "|u1", "<i4", "<u4", "<i8", "<u8", "<f2", "<u2", "<f4", "<f8", "|b1", "<i2", "<u2", "|u1", "|u1")
 
 
-class Region(_raw.Region):
+class Region(_raw.Region, Unique):
     """Memory that arrays are made over: numpy.asarray(region), memoryview(region) and
     torch.from_dlpack(region) share it and keep it alive. It is as long as its `count`.
 

@@ -98,7 +98,7 @@ class Named(Owner):
 
     def __init__(self, comm: Comm, options: Optional[NamedOptions] = None) -> None:
         chosen = NamedOptions() if options is None else options
-        packed = pack(options_of("Named", chosen, "fuse_bytes cache stall_ms cycle_us"))
+        packed = pack(options_of("Named", NamedOptions, chosen, "fuse_bytes cache stall_ms cycle_us"))
         self._comm = comm
         self._batch: Optional[_Batch] = None  # of a group
         super().__init__(comm._wait(

@@ -56,7 +56,7 @@ class Outer(Owner):
                  options: Optional[OuterOptions] = None) -> None:
         chosen = OuterOptions() if options is None else options
         named = params.items() if isinstance(params, Mapping) else (("", each) for each in params)
-        parts: List[Any] = options_of("Outer", chosen,
+        parts: List[Any] = options_of("Outer", OuterOptions, chosen,
                                       "sync_every fragments delay nesterov format alpha rate momentum")
         keep: List[Any] = []
         for name, array in named:

@@ -132,8 +132,9 @@ def pack_model(what: str, params: Sequence[Param], options: Optional[ReducerOpti
         if len(given) not in (0, len(params)):
             raise invalid(f"{what}: options.{name} has {len(given)} elements; give one for each of {len(params)} "
                           "parameters")
-    parts: List[Any] = options_of(what, chosen, "sum keep_plan find_unused bucket_cap_bytes first_bucket_bytes "
-                                  "divide_by_users wire predivide static_graph tune_steps order row_elements")
+    parts: List[Any] = options_of(
+        what, ReducerOptions, chosen, "sum keep_plan find_unused bucket_cap_bytes first_bucket_bytes "
+        "divide_by_users wire predivide static_graph tune_steps order row_elements")
     parts += [len(places), *places]
     for each in params:
         parts += [each.count, Dtype(each.dtype), each.uses, len(each.shape), *each.shape, each.name or ""]

@@ -63,7 +63,7 @@ class Shard(Owner):
                 raise invalid(f"Shard: {len(given)} {name} for {len(self._params)} parameters; give one each")
         if chosen.reducer is not None and len(chosen.reducer.grads) > 0:
             raise invalid("Shard: options.reducer.grads is set; a shard's gradients lie where reducer.grad() says")
-        parts = options_of("Shard", chosen, "stage prefetch shard_ranks granules units")
+        parts = options_of("Shard", ShardOptions, chosen, "stage prefetch shard_ranks granules units")
         packed = pack(parts + pack_model("Shard", self._params, chosen.reducer))
         offload = None if chosen.offload is None else os.fspath(chosen.offload)
         owner = comm._wait(

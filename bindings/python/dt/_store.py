@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys and values that the ranks of a job share."""
 
-import numbers
 from typing import TYPE_CHECKING, Iterable, List, Mapping, Optional, Union
 
 from . import _raw
@@ -20,8 +19,9 @@ def _bytes(value: Value) -> Union[bytes, memoryview]:
     if isinstance(value, str):
         return value.encode()
     try:
-        if not isinstance(value, numbers.Number):  # NumPy's have the buffer protocol: eight bytes for a 3
-            return memoryview(value)  # bytes() would take an int for a number of zeros
+        view = memoryview(value)  # bytes() would take an int for a number of zeros
+        if view.ndim > 0:  # a number of NumPy or ctypes has none, and would be its memory
+            return view
     except TypeError:
         pass
     raise TypeError(f"store: a value is of type {type(value).__name__}; give str, bytes or what has the buffer "

@@ -180,7 +180,16 @@ def let_go(close: Callable[[], object], may_call: Callable[[], bool] = _raw.may_
         pass  # no more threads, or Python ends: it stays open
 
 
-class Handle:
+class Unique:
+    """What cannot be copied or pickled, because dt has one of it."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, _: Any) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} of dt cannot be copied or pickled")
+
+
+class Handle(Unique):
     """A handle of dt, dropped when the last one who needs it lets go."""
 
     __slots__ = ("number", "_destroy", "keeps", "__weakref__")
@@ -199,14 +208,11 @@ class Handle:
     def __del__(self) -> None:
         self.close()
 
-    def __reduce_ex__(self, _: Any) -> NoReturn:
-        raise TypeError("a handle of dt cannot be copied or pickled")
-
 
 _Opened = TypeVar("_Opened", bound="Owner")
 
 
-class Owner:
+class Owner(Unique):
     """What holds a handle until it is closed, also as a context manager."""
 
     __slots__ = ("_owner", "_handle", "__weakref__")
@@ -284,11 +290,11 @@ def seed_bits(what: str, seed: Any) -> int:
     return number - 2**64 if number >= 2**63 else number
 
 
-def options_of(what: str, record: Any, names: str) -> List[int]:
-    """The named fields of a dataclass, for pack(), as the types of their defaults say; a list follows its length."""
+def options_of(what: str, of: type, record: Any, names: str) -> List[int]:
+    """The named fields of an `of`, for pack(), as the types of its defaults say; a list follows its length."""
     parts: List[int] = []
     for name in names.split():
-        value, default = getattr(record, name), getattr(type(record), name)
+        value, default = getattr(record, name), getattr(of, name)
         if isinstance(default, tuple):
             parts += [len(value), *integers(f"{what}: options.{name}", value)]
         elif isinstance(default, (bool, float)):

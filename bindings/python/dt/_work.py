@@ -6,11 +6,11 @@ import struct
 import sys
 import threading
 import time
-from typing import Any, Dict, Generator, NoReturn, Optional, Sequence
+from typing import Any, Dict, Generator, Optional, Sequence
 
 from . import _raw
 from ._errors import Error, invalid
-from ._types import Stream, let_go, milliseconds, stream_number
+from ._types import Stream, Unique, let_go, milliseconds, stream_number
 
 # A wait goes back to Python that often, for a signal such as Ctrl-C.
 _SLICE_MS = 100
@@ -66,7 +66,7 @@ def keep_all() -> None:
         _raw.keep_forever(keep)
 
 
-class Work:
+class Work(Unique):
     """One asynchronous operation: what Comm's methods that end in _async give.
 
     Its buffers are dt's until it is done, and are kept alive as long, also when the Work is closed or
@@ -152,9 +152,6 @@ class Work:
         else:
             _abandoned[handle] = () if self._keep is None else self._keep  # let_go() may start no thread
             let_go(lambda: _retire(handle))
-
-    def __reduce_ex__(self, _: Any) -> NoReturn:
-        raise TypeError("a work of dt cannot be copied or pickled")
 
     def __repr__(self) -> str:
         try:

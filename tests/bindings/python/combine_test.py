@@ -148,7 +148,7 @@ class CombineTest(unittest.TestCase):
 
     def test_what_the_function_forgets_is_closed_elsewhere(self):
         closed, free, destroy_work = queue.SimpleQueue(), dt._raw.mem_free, dt._raw.work_destroy
-        works = queue.SimpleQueue()
+        works = {}
 
         def destroy(*args):
             if args[1:]:
@@ -157,19 +157,21 @@ class CombineTest(unittest.TestCase):
 
         def work_destroy(number):
             destroy_work(number)
-            works.put(threading.get_ident())
+            if number in works:
+                works[number].put(threading.get_ident())
 
         def body(comm):
             work = comm.allreduce_async(mine(comm.rank))
             work.wait()
             ran_on = []
             forgotten = [Handle(1, destroy), comm.alloc(4), work]
+            ended = works.setdefault(work._handle, queue.SimpleQueue())
             del work
 
             def function(given, inout):
                 if forgotten:
                     forgotten.clear()
-                    self.assertNotEqual(works.get(timeout=LIMIT_S), threading.get_ident())
+                    self.assertNotEqual(ended.get(timeout=LIMIT_S), threading.get_ident())
                 ran_on.append(threading.get_ident())
                 add(given, inout)
             comm.allreduce(mine(comm.rank), op=function)

@@ -2,11 +2,13 @@
 """What each operation may be told: a name, a time-out, a reduction by its name."""
 
 import array
+import dataclasses
 import math
 import os
 import re
 import sys
 import unittest
+from typing import Sequence
 
 sys.path.insert(0, os.path.dirname(__file__))
 import dt
@@ -90,6 +92,19 @@ class Options(unittest.TestCase):
                     dt.Reducer(comm, one).power_sgd([0], seed=seed)
             for seed in ((1 << 64) - 1, 1 << 63, -(1 << 63)):
                 dt.Reducer(comm, one).power_sgd([0], seed=seed)
+
+    def test_fields_of_a_subclass_are_what_those_of_dt_are(self):
+        @dataclasses.dataclass(frozen=True)
+        class Mine(dt.ReducerOptions):
+            predivide: float = 2  # an int, and yet a float for dt
+            order: Sequence[int] = range(1)
+
+        def body(_, comm):
+            reducer, gradient = dt.Reducer(comm, [dt.Param(1)], Mine()), floats(3)
+            reducer.ready(0, gradient)
+            reducer.finish()
+            self.assertEqual(list(gradient), [3])
+        run_ranks(2, body)
 
     def test_integers_of_any_type_and_nothing_else(self):
         options = dt.ReducerOptions
