@@ -714,10 +714,7 @@ Status Job::finalize(int64_t timeout_ms) {
   for (const auto& each : communicators) {
     if (!aborted) each->backend().leave();
   }
-  // Also after a death: ranks that go on with dt_comm_shrink must not hear of a second one. But on
-  // GPUs only a loss ends the wait of others for this one. After dt_abort nobody goes on.
-  const bool on_host = world_->backend().device() == nullptr;
-  if (!failed || (on_host && final_status_.code() == Code::kPeerLost)) {
+  if (!failed) {
     const bool in_time = final_status_.ok();
     Status left = control_->client()->goodbye(
         Wait{in_time ? deadline : Deadline::after_ms(kReportMs), nullptr});

@@ -2,9 +2,7 @@
 // Ranks that leave with dt_finalize while others go on. Ranks are threads of this process.
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <functional>
-#include <future>
 
 #include "thread_ranks.h"
 
@@ -311,55 +309,6 @@ TEST_CASE("leave: nor do they after a shrink, though the ranks that were lost ne
     CHECK(outcomes[rank].status == DT_OK);
     INFO(ended[rank].message);
     CHECK(ended[rank].status == DT_OK);
-  }
-}
-
-TEST_CASE("leave: a rank that leaves after a failure is no second loss for those that go on") {
-  for (const bool over_hosts : {false, true}) {
-    CAPTURE(over_hosts);
-    std::promise<void> left;
-    const std::shared_future<void> has_left = left.get_future().share();
-    std::promise<void> ready;
-    const std::shared_future<void> all_ready = ready.get_future().share();
-    std::atomic<int> count = 0;
-    const auto outcomes = run_ranks(
-        4,
-        [&](const Rank& rank) -> dt_status {
-          dt_comm* part = nullptr;
-          RANK_TRY(dt_comm_split(rank.world, rank.rank == 2 ? -1 : 0, rank.rank, &part));
-          if (++count == 4) ready.set_value();
-          if (rank.rank == 3) {  // is lost once the others have come from the split, too
-            all_ready.wait_for(std::chrono::seconds(20));
-            dt_comm_destroy(part);
-            dt_comm_destroy(rank.world);
-            dt_job_destroy(rank.job);
-            return DT_OK;
-          }
-          if (rank.rank == 2) {
-            const dt_status failed = dt_barrier(rank.world, nullptr, nullptr);
-            const dt_status status = dt_finalize(rank.job, 20000);
-            left.set_value();
-            return failed == DT_ERR_PEER_LOST && status == failed ? DT_OK : DT_ERR_INTERNAL;
-          }
-          if (dt_barrier(part, nullptr, nullptr) != DT_ERR_PEER_LOST) return DT_ERR_INTERNAL;
-          dt_comm* smaller = nullptr;
-          RANK_TRY(dt_comm_shrink(part, &smaller));
-          dt_comm_destroy(part);
-          has_left.wait_for(std::chrono::seconds(20));
-          for (int step = 0; step < 100; ++step) {
-            const std::string key = "step " + std::to_string(step);
-            RANK_TRY(dt_store_set(rank.job, key.c_str(), "", 0, -1));
-            RANK_TRY(dt_barrier(smaller, nullptr, nullptr));
-          }
-          dt_comm_destroy(smaller);
-          return dt_finalize(rank.job, 20000);
-        },
-        {}, [&](int rank) { return host_of(over_hosts, rank); });
-    for (const size_t rank : {0, 1}) {
-      CHECK_MESSAGE(outcomes[rank].status == DT_OK, outcomes[rank].message);
-    }
-    CHECK(outcomes[2].status == DT_ERR_PEER_LOST);
-    CHECK_MESSAGE(contains(outcomes[2].message, "rank 3 ("), outcomes[2].message);
   }
 }
 
