@@ -304,7 +304,7 @@ class Config : public detail::Handle<dt_config, dt_config_destroy> {
 namespace detail {
 /** `config` may be null: none. */
 inline dt_config* handle_of(const Config* config, const char* what) {
-  return config == nullptr ? nullptr : opened(config->get_handle(), what);
+  return config == nullptr ? nullptr : detail::opened(config->get_handle(), what);
 }
 }  // namespace detail
 

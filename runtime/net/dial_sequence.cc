@@ -34,7 +34,8 @@ void DialSequence::begin() {
 bool DialSequence::next() {
   if (next_ == addresses_.size()) return false;
   const auto left = static_cast<int64_t>(addresses_.size() - next_);
-  timer_.start(deadline_.is_never()
+  // The last one needs no share: its caller ends it, with what was said before.
+  timer_.start(deadline_.is_never() || left == 1
                    ? limit_ms_
                    : std::clamp<int64_t>(deadline_.remaining_ms() / left, 1, limit_ms_));
   events_.on_address(addresses_[next_++]);

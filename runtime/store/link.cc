@@ -62,7 +62,7 @@ void Link::attempt() {
 void Link::dial(const net::Address& to) {
   if (connection_ != nullptr) {
     only_local_ = false;
-    kept_silent_ = true;
+    kept_silent_ = kept_silent_ || !connection_->peer_host().empty();
   }
   connection_.reset();
   parser_ = FrameParser(kMaxPayloadBytes);

@@ -70,7 +70,7 @@ class Link {
   FrameParser parser_{kMaxPayloadBytes};
   Welcome welcome_;
   bool only_local_ = true;    // what has failed in this try never left this host
-  bool kept_silent_ = false;  // an address of this try, before the last one
+  bool kept_silent_ = false;  // what took a connection in this try, at an address before the last
   int tries_ = 0;
   int64_t delay_ms_;
   int64_t heard_ns_ = 0;

@@ -20,7 +20,7 @@ def _bytes(value: Value) -> Union[bytes, memoryview]:
         return value.encode()
     try:
         view = memoryview(value)  # bytes() would take an int for a number of zeros
-        if view.ndim > 0:  # a number of NumPy or ctypes has none, and would be its memory
+        if view.ndim > 0 or view.format.startswith("T{"):  # neither an array nor a record: one number of NumPy's
             return view
     except TypeError:
         pass

@@ -185,7 +185,7 @@ class Unique:
 
     __slots__ = ()
 
-    def __reduce_ex__(self, _: Any) -> NoReturn:
+    def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} of dt cannot be copied or pickled")
 
 

@@ -398,6 +398,10 @@ class StoreCalls(unittest.TestCase):
                 with self.assertRaisesRegex(TypeError, "^store: a value is of type (int|list); give str, bytes or"):
                     call()
 
+            class Record(ctypes.Structure):
+                _fields_ = [("number", ctypes.c_int)]
+            store.set("record", Record(3))
+            self.assertEqual(store.get("record"), bytes(Record(3)))
             three = ctypes.c_int(3)  # has the buffer protocol, as NumPy's numbers
             for call in (lambda: store.set("d", three), lambda: store.compare_set("d", None, three),
                          lambda: store.compare_set("d", three, b""), lambda: store.multi_set({"d": three})):
