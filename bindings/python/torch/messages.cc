@@ -150,6 +150,7 @@ void Messages::take(int peer) {
   const Header header = *peers_[peer].header;
   if (header.is_farewell != 0) {
     peers_[peer].parting = false;
+    peers_[peer].parted = true;
     return;
   }
   const bool small = header.bytes <= Header::kInlineBytes;
@@ -406,6 +407,7 @@ void Messages::say_farewell(dt_comm* world, int64_t timeout_ms) {
     if (mine[peer] == 0 && all[peer * mine.size() + rank_] == 0) continue;
     send(*farewells, farewell_, nullptr, peer);
     const std::lock_guard lock(mutex_);
+    if (peers_[peer].parted) continue;  // a thread that waits for a message has heard it
     peers_[peer].parting = true;
     listen(peer);
   }

@@ -112,6 +112,7 @@ class Messages : public std::enable_shared_from_this<Messages> {
     std::unique_ptr<Header> header = std::make_unique<Header>();  ///< where the next one goes
     dt_work* work = nullptr;  ///< of the receive; NULL: not listening
     bool parting = false;     ///< it will say farewell
+    bool parted = false;      ///< it has
   };
   /** A message larger than its header, on its way in: for one of the two. */
   struct Incoming {
