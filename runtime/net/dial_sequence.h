@@ -25,8 +25,8 @@ struct DialEvents {
 };
 
 /// Resolves a name and gives its addresses one after the other, each with a time limit of its own:
-/// a firewall that drops packets to one of them must not use up the time of the others. Of what is
-/// left until the deadline no address gets more than its share.
+/// a firewall that drops packets to one of them must not use up the time of the others. No address
+/// but the last gets more than its share of the time until the deadline.
 /// Loop's thread only.
 class DialSequence {
  public:

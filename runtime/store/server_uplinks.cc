@@ -113,9 +113,9 @@ void Server::Impl::open_channel(Uplink* uplink, uint64_t number) {
   settle(session, Peer::kDt);
 }
 
-/// Its bytes are taken again. Each channel in turn goes on with what waits, or else with its
-/// questions. Who comes first changes, so that nobody with endless questions keeps the others
-/// waiting.
+/// The uplink takes bytes again. Each channel in turn sends a part of what waits for it, or, if
+/// nothing waits, its next requests are answered. The next call begins with another channel, so
+/// that a rank with endless requests does not keep the others waiting.
 void Server::Impl::uplink_drained(uint64_t id) {
   auto found = uplinks_.find(id);
   if (found == uplinks_.end()) return;

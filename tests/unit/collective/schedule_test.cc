@@ -61,7 +61,7 @@ struct Simulation {
   }
 
   int32_t size() const { return topology.size(); }
-  /// Of what is sent in place.
+  /// Where the result begins in the buffer that is sent, if the operation is in place.
   int64_t result_begin(int32_t rank) const {
     return call.kind == Kind::kReduceScatter ? rank * call.count : 0;
   }

@@ -65,7 +65,8 @@ TEST_CASE("Client: an address that keeps silent does not use up the time of the 
   CHECK(client.value()->ping(patiently()).ok());
 }
 
-TEST_CASE("Client: what keeps silent at one address is no store of dt, though others are closed") {
+TEST_CASE(
+    "Client: a listener that never answers is no store of dt, also if another address is closed") {
   Job job(1);
   const SilentListener silent(job.server->port());
   ClientOptions options = job.client_options(0);
