@@ -11,6 +11,7 @@
 #include "gpu.h"
 #include "group_messages.h"
 #include "shapes.h"
+#include "shared_memory.h"
 #include "sparse.h"
 
 namespace dt::torch {
@@ -31,6 +32,7 @@ class Backend final : public c10d::Backend {
         comm_(reinterpret_cast<dt_comm*>(comm)),
         messages_(std::move(messages), std::move(ranks), rank, name),
         options_(c10::make_intrusive<Options>("dt", std::chrono::milliseconds(timeout_ms))),
+        shared_memory_(std::make_shared<SharedMemory>(comm_, group.attr("comm"))),
         group_(group.release().ptr()) {
     options_->group_name = std::move(name);
   }
@@ -326,6 +328,13 @@ class Backend final : public c10d::Backend {
     });
   }
 
+  // DDP and FSDP2 ask here for memory where the program wishes it. Releases before 2.7 do not, and
+  // their base has no such functions: hence no `override`.
+  bool supportsTensorAlloc(c10::DeviceIndex device) { return size_ > 1 && device < 0; }
+  Tensor allocateTensor(long size, at::TensorOptions options) {
+    return shared_memory_->allocate(size, options);
+  }
+
   void abort() override { call_group("abort"); }
   void shutdown() override { call_group("shutdown"); }
 
@@ -540,6 +549,7 @@ class Backend final : public c10d::Backend {
   dt_comm* const comm_;
   GroupMessages messages_;
   const c10::intrusive_ptr<Options> options_;
+  const std::shared_ptr<SharedMemory> shared_memory_;
   PyObject* const group_;  ///< a Group of _process_group.py
   const std::shared_ptr<Completions> completions_ = std::make_shared<Completions>();
   const std::shared_ptr<Pending> pending_ = std::make_shared<Pending>();  ///< in host memory

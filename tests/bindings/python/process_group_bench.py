@@ -5,8 +5,9 @@
     process_group_bench.py [--ranks 2] [--rounds 11]
 
 Both are groups of the same processes, and take turns. A round is the mean of as many calls as take
-about --seconds; the table has the median of the rounds, and their range. "nothing sent" is what no
-backend can be faster than: DDP with a hook that sends nothing, and in place of FSDP2 the bare model."""
+about --seconds; the table has the median of the rounds, and their range. "dt, shared" has the memory
+of buckets from dt. "nothing sent" is what no backend can be faster than: DDP with a hook that sends
+nothing, and in place of FSDP2 the bare model."""
 
 import argparse
 import os
@@ -67,25 +68,27 @@ def steps(torch, model, width, rank):
     return step
 
 
-def ddp(dist, torch, group, rank, size, parameters):
+def ddp(dist, torch, group, rank, size, parameters, shares):
     from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
     model, width = layers(torch, parameters)
+    os.environ["DDP_DISABLE_COMM_MEM"] = "0" if shares else "1"  # looked at here and after the first step
     model = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
     if group is None:
         model.register_comm_hook(None, noop_hook)
     return steps(torch, model, width, rank)
 
 
-def fsdp2(dist, torch, group, rank, size, parameters):
+def fsdp2(dist, torch, group, rank, size, parameters, shares):
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
     model, width = layers(torch, parameters)
     if group is None:
         return steps(torch, model, width, rank)
     mesh = DeviceMesh.from_group(group, "cpu")
-    for layer in model:
-        fully_shard(layer, mesh=mesh)
-    return steps(torch, fully_shard(model, mesh=mesh), width, rank)
+    parts = [fully_shard(each, mesh=mesh) for each in (*model, model)]
+    for part in parts if shares else ():
+        part.set_allocate_memory_from_process_group_for_comm(True)
+    return steps(torch, model, width, rank)
 
 
 def text_of(seconds):
@@ -98,17 +101,19 @@ def measure(options, dist, torch):
     both = {"dt": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
     rank, size = options.rank, options.ranks
     if rank == 0:
-        print(f"| {size} ranks | dt | gloo | gloo / dt | nothing sent |\n|---|---|---|---|---|")
+        print(f"| {size} ranks | dt | gloo | gloo / dt | dt, shared | nothing sent |\n|---|---|---|---|---|---|")
     for name, make, counts in (("all_reduce", all_reduce, (("1 KiB", 1 << 10), ("1 MiB", 1 << 20),
                                                           ("25 MiB", 25 << 20))),
                                ("send and back", ping_pong, (("8 bytes", 8), ("1 MiB", 1 << 20))),
                                ("step of DDP", ddp, (("1 M parameters", 10**6), ("20 M", 2 * 10**7))),
                                ("step of FSDP2", fsdp2, (("1 M parameters", 10**6), ("20 M", 2 * 10**7)))):
-        groups = both if make in (all_reduce, ping_pong) else {**both, "nothing": None}
+        trains = make in (ddp, fsdp2)
+        groups = {**both, "shared": dist.group.WORLD, "nothing": None} if trains else both
         for label, count in counts:
             calls, repeats, rounds = {}, {}, {each: [] for each in groups}
             for each, group in groups.items():
-                calls[each] = make(dist, torch, group, rank, size, count)
+                more = {"shares": each == "shared"} if trains else {}
+                calls[each] = make(dist, torch, group, rank, size, count, **more)
                 begun = time.perf_counter()
                 for _ in range(5):
                     calls[each]()
@@ -124,8 +129,9 @@ def measure(options, dist, torch):
                     rounds[each].append((time.perf_counter() - begun) / repeats[each])
             if rank == 0:
                 (ours, our_us), (theirs, their_us) = text_of(rounds["dt"]), text_of(rounds["gloo"])
-                floor = text_of(rounds["nothing"])[0] if "nothing" in rounds else ""
-                print(f"| {name}, {label} | {ours} | {theirs} | {their_us / our_us:.3g} | {floor} |", flush=True)
+                shared, floor = (text_of(rounds[each])[0] if each in rounds else "" for each in ("shared", "nothing"))
+                print(f"| {name}, {label} | {ours} | {theirs} | {their_us / our_us:.3g} | {shared} | {floor} |",
+                      flush=True)
 
 
 def main():

@@ -367,6 +367,50 @@ def case_ddp(dist, torch, rank, size):
     assert difference < (1e-9 if size == 2 else 1e-5), losses
 
 
+def case_buckets(dist, torch, rank, size):
+    """Buckets lie in memory that the ranks share, and there as long as tensors over them, also after the group."""
+    from torch.nn.parallel import DistributedDataParallel
+    device = torch.device("cpu")
+    backend = dist.group.WORLD._get_backend(device)
+    if not hasattr(backend, "supports_tensor_alloc"):
+        return  # PyTorch before 2.7
+    assert backend.supports_tensor_alloc(device) and not backend.supports_tensor_alloc(torch.device("cuda", 0))
+
+    def is_shared(tensor):
+        with open("/proc/self/maps", encoding="ascii") as maps:
+            for line in maps:
+                begin, end = (int(each, 16) for each in line.split(" ", 1)[0].split("-"))
+                if begin <= tensor.data_ptr() < end:
+                    return "dt-arena" in line
+        return False
+    none = backend.allocate_tensor(0, dtype=torch.float32, device=device)
+    assert none.numel() == 0 and not is_shared(none)
+    for dtype in (torch.float32, torch.bfloat16, torch.complex64):
+        tensor = backend.allocate_tensor(1000, dtype=dtype, device=device)
+        assert is_shared(tensor) and tensor.dtype == dtype and tensor.shape == (1000,)
+        tensor.fill_(1 + rank)
+        dist.all_reduce(tensor)
+        assert (tensor == size * (size + 1) / 2).all(), tensor
+    before = tensor.data_ptr()
+    del tensor
+    again = [backend.allocate_tensor(count, dtype=torch.uint8, device=device) for count in (3000, 5000, 5000)]
+    assert before not in [each.data_ptr() for each in again[:1]], "more than half of it would be unused"
+    assert before == again[1].data_ptr() and before != again[2].data_ptr()
+    del again
+    model = DistributedDataParallel(torch.nn.Linear(100, 300, bias=False), gradient_as_bucket_view=True)
+    for _ in range(3):  # the buckets are made anew after the first
+        model.zero_grad()
+        (model(torch.ones(1, 100)).sum() * (1 + rank)).backward()
+    gradient = model.module.weight.grad
+    assert is_shared(gradient) and (gradient == (size + 1) / 2).all(), gradient
+    del model, backend
+    dist.destroy_process_group()
+    assert (gradient == (size + 1) / 2).all(), gradient
+    dist.init_process_group("dt", init_method=f"file://{sys.argv[4]}/again", rank=rank, world_size=size)
+    dist.all_reduce(gradient)  # of the former job
+    assert (gradient == size * (size + 1) / 2).all(), gradient
+
+
 def case_killed(dist, torch, rank, size):
     dist.all_reduce(torch.ones(1))
     if rank == size - 1:

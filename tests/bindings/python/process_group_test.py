@@ -110,6 +110,10 @@ class ProcessGroupTest(unittest.TestCase):
         for size in (2, 3):
             self.all_pass("ddp", size)
 
+    def test_ddp_has_its_buckets_in_shared_memory(self):
+        for size in (2, 3):
+            self.all_pass("buckets", size, DDP_DISABLE_COMM_MEM="0")
+
     def test_ranks_that_disagree(self):
         self.all_pass("differing", 2)
 
