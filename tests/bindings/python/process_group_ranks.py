@@ -367,6 +367,25 @@ def case_ddp(dist, torch, rank, size):
     assert difference < (1e-9 if size == 2 else 1e-5), losses
 
 
+def fsdp2_losses(torch, shares):
+    from torch.distributed.fsdp import fully_shard
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 300), torch.nn.ReLU(), torch.nn.Linear(300, 10))
+    mesh = torch.distributed.init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    for part in [fully_shard(each, mesh=mesh) for each in (model[0], model[2], model)]:
+        part.set_allocate_memory_from_process_group_for_comm(shares)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    torch.manual_seed(torch.distributed.get_rank())
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(torch.randn(16, 64)), torch.randint(0, 10, (16,)))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
 def case_buckets(dist, torch, rank, size):
     """Buckets lie in memory that the ranks share, and there as long as tensors over them, also after the group."""
     from torch.nn.parallel import DistributedDataParallel
@@ -397,6 +416,8 @@ def case_buckets(dist, torch, rank, size):
     assert before not in [each.data_ptr() for each in again[:1]], "more than half of it would be unused"
     assert before == again[1].data_ptr() and before != again[2].data_ptr()
     del again
+    losses = [fsdp2_losses(torch, shares) for shares in (False, True)]
+    assert losses[0] == losses[1], losses
     model = DistributedDataParallel(torch.nn.Linear(100, 300, bias=False), gradient_as_bucket_view=True)
     for _ in range(3):  # the buckets are made anew after the first
         model.zero_grad()
