@@ -96,6 +96,11 @@ class Backend {
   virtual void leave() {}
   /// This one did, as the control plane says. Any thread; never blocks.
   virtual void peer_left(int32_t /*rank*/) {}
+  /// The error of an operation that needs this one, which did. Any thread.
+  virtual Status left_behind(const Collective& /*collective*/, int64_t /*sequence*/,
+                             int32_t /*rank*/) const {
+    return {};
+  }
 
   /// Breaks the communicator: everything queued and every later call returns `status`. Wakes
   /// blocked calls. Never blocks. The first status stays.

@@ -51,6 +51,8 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
     std::function<void(Kind, int64_t sequence, const std::string& name)> note_last;
     std::shared_ptr<Ledger> ledger;  ///< null: what ranks call is not compared
     std::unique_ptr<Gate> gate;      ///< null: not before it is launched
+    /// The error of a send or receive whose peer has left the job; null: the carrier looks itself.
+    std::function<Status(const Collective&, int64_t sequence, int32_t peer)> left_behind;
   };
   DeviceChannel(std::shared_ptr<DeviceThread> device, Options options)
       : device_(std::move(device)), options_(std::move(options)) {}
@@ -74,6 +76,7 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   const Interrupt& interrupted() const { return interrupt_; }
   Pulse pulse() const;
   void excuse(int64_t until_ns) { excuse_.set(until_ns); }
+  void peer_left(int32_t peer);
   /// Fails what the device thread should have failed: it hangs in a call.
   void look_after();
   /// Takes no more operations. Those there are end under their deadlines, then the communicator
@@ -126,6 +129,7 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
     std::shared_ptr<Launch> launch;
     int64_t sequence = 0;
     int64_t group = 0;    ///< 0: none
+    int64_t batch = 0;    ///< what was launched as one has one number
     Ledger::Entry entry;  ///< of a collective that is compared
   };
   using OperationPtr = std::shared_ptr<Operation>;
@@ -151,6 +155,7 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
     bool retiring = false;
     std::vector<std::shared_ptr<void>> used;
     Deadline told_by = Deadline::never();  ///< broken: all are completed by then
+    std::vector<int32_t> left;             ///< peers that have left the job
   };
 
   Status refused(const Lists& lists) const;
@@ -164,6 +169,7 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   Status end_some(Launched* out);
   bool complete_some();
   void keep_deadlines(int64_t now_ns);
+  void look_at_left();
   Turn end();
   void start_ending(std::function<void()> body);
   bool await_ending();
@@ -199,6 +205,9 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   // The device thread's:
   bool opening_begun_ = false;
   std::vector<OperationPtr> batch_;  ///< begun, not wholly enqueued
+  int64_t batches_ = 0;
+  int64_t left_batch_ = 0;  ///< it waits for peers that have left; 0: none does
+  Deadline left_ends_ = Deadline::never();
   std::vector<const Collective*> ended_;
   bool aborted_ = false;
   Status suspicion_;  ///< not ok: a failure whose culprit may become known

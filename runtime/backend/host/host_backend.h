@@ -46,6 +46,9 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   void interrupt(Status status) override;
   void fail(Status status) override;
   Status broken() const override { return interrupt_.status(); }
+  Status left_behind(const Collective& collective, int64_t sequence, int32_t rank) const override {
+    return collective::left_behind(*group_, collective, sequence, rank);
+  }
   bool quiesce(const Wait& wait) override;
   Result<Split> split(int32_t color, int32_t key, const std::string& name,
                       Deadline deadline) override {

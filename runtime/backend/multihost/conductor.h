@@ -50,6 +50,8 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   /// The peer has left the job: it opens no connection any more, and one that breaks broke because
   /// of that.
   void peer_left(int32_t peer);
+  /// Any thread.
+  Status left_behind(Kind kind, int64_t sequence, int32_t peer, const std::string& label) const;
 
   /// For a caller that visits the loop: looks at the connections that something is awaited of.
   /// True: something moved.

@@ -109,6 +109,13 @@ void Conductor::peer_left(int32_t peer) {
   if (!broken_ && will_not_dial(peer)) left(peer, true);
 }
 
+Status Conductor::left_behind(Kind kind, int64_t sequence, int32_t peer,
+                              const std::string& label) const {
+  return roster_.failure(Code::kPeerLost, kind, sequence, peer,
+                         mesh_.peer(roster_.world_ranks[peer]).pid, peer_text(peer) + kHasLeft,
+                         label);
+}
+
 /// The peer with the lower rank dials. Where that is this rank, the answer to its call says whether
 /// the peer has left; what the peer sent before may still lie in the connection.
 bool Conductor::will_not_dial(int32_t peer) const {

@@ -156,6 +156,9 @@ class MultihostBackend final : public Backend {
   void peer_left(int32_t rank) override {
     loop()->post([conductor = conductor_, rank] { conductor->peer_left(rank); });
   }
+  Status left_behind(const Collective& collective, int64_t sequence, int32_t rank) const override {
+    return conductor_->left_behind(collective.kind, sequence, rank, collective.name);
+  }
   void interrupt(Status status) override {
     interrupt_.fire(std::move(status));
     options_.local->interrupt(interrupt_.status());

@@ -358,6 +358,67 @@ TEST_CASE("Job: a rank that leaves is named to those that need it, over NCCL and
   }
 }
 
+TEST_CASE("Job: a receive over NCCL from a rank that has left ends, and names it") {
+  FakeNccl* const fake = dt::test::fake_nccl(DT_FAKE_NCCL);
+  for (const int from_last : {0, 1}) {  // one alone, and together with another one
+    CAPTURE(from_last);
+    fake->reset();
+    fake->set_enqueue(FakeCuda::enqueue);
+    constexpr int kSize = 3;
+    const auto loop = std::move(net::Loop::start()).value();
+    store::ServerOptions serving;
+    serving.world_size = kSize;
+    serving.server_rank = -1;
+    auto server = store::Server::start(loop.get(), serving);
+    REQUIRE(server.ok());
+    Status outcomes[kSize];
+    Status ends[kSize];
+    dt::test::on_ranks(kSize, [&](int rank) {
+      outcomes[rank] = [&]() -> Status {
+        DT_TRY_VALUE(auto job, Job::start(good_config(rank, kSize, server.value()->port()), {},
+                                          devices_of(kSize)));
+        DT_TRY_VALUE(auto comm, job->world());
+        float sum = 0;
+        DT_TRY(sum_on(*comm, rank, &sum));
+        Status heard;
+        if (rank == 0) {
+          float came[2] = {};
+          std::shared_ptr<backend::Work> works[2];
+          if (from_last > 0) DT_TRY(comm->begin_group());
+          for (int i = 0; i <= from_last; ++i) {
+            backend::Collective receive;
+            receive.kind = backend::Kind::kRecv;
+            receive.dtype = Dtype::kF32;
+            receive.recv = &came[i];
+            receive.count = 1;
+            receive.root = i + 1;
+            works[i] = std::make_shared<backend::Work>();
+            DT_TRY(comm->submit(receive, works[i]));
+          }
+          if (from_last > 0) DT_TRY(comm->end_group());
+          for (int i = 0; i <= from_last; ++i) {
+            comm->backend().wait(*works[i], Wait());
+            heard = works[i]->status();
+          }
+        }
+        ends[rank] = job->finalize(20'000);
+        return heard;
+      }();
+    });
+    CAPTURE(outcomes[0].message());
+    CHECK(outcomes[0].code() == Code::kPeerLost);
+    CHECK(outcomes[0].info().rank == 1);
+    CHECK(outcomes[0].message().rfind("recv", 0) == 0);
+    CHECK(dt::test::contains(outcomes[0].message(), "on comm \"world\", rank 0: rank 1 ("));
+    CHECK(
+        dt::test::contains(outcomes[0].message(), ") has left the job with dt_finalize, and this"));
+    for (const int rank : {1, 2}) CHECK_MESSAGE(outcomes[rank].ok(), outcomes[rank].message());
+    for (const Status& end : ends) CHECK_MESSAGE(end.ok(), end.message());
+    CHECK(fake->misuses().empty());
+    CHECK(fake->communicators() == 0);
+  }
+}
+
 TEST_CASE("Job: some ranks make a communicator over their GPUs, and have one over host memory") {
   FakeNccl* const fake = dt::test::fake_nccl(DT_FAKE_NCCL);
   fake->reset();
