@@ -383,7 +383,8 @@ class Rank {
     const dt_status status =
         dt_allreduce(half_, data.data(), data.data(), count, DT_I64, DT_SUM, nullptr, nullptr);
     half_timed_out_ = status == DT_ERR_TIMEOUT;
-    half_left_ = status == DT_ERR_PEER_LOST && strstr(dt_last_error(), "has left the job");
+    half_alone_ = status == DT_ERR_PEER_LOST && (strstr(dt_last_error(), "has left the job") ||
+                                                 strstr(dt_last_error(), " broke: "));
     if (!good(status, "allreduce of a half")) return Went::kFailed;
     return check("allreduce of a half", data.data(), count, [&](int64_t i) {
       int total = 0;
@@ -437,7 +438,7 @@ class Rank {
   /// A broken communicator says what broke it, again and at once. A time-out of a half breaks that
   /// half alone: ranks that wait for this one elsewhere are given the time to find that out, since
   /// another call on the communicator of all ranks would only be a wrong one. So it would after a
-  /// half has failed because of a rank that has left.
+  /// half has failed because of a rank that has left, or of a connection.
   void tell_again() {
     if (world_ == nullptr) return;
     for (int ms = 0; half_timed_out_ && ms < kBreaksMs && dt_comm_check(world_) == DT_OK; ++ms) {
@@ -445,7 +446,7 @@ class Rank {
     }
     const int64_t began = now_ns();
     const dt_status status =
-        dt_barrier(half_timed_out_ || half_left_ ? half_ : world_, nullptr, nullptr);
+        dt_barrier(half_timed_out_ || half_alone_ ? half_ : world_, nullptr, nullptr);
     dt_error_info info;
     dt_error_info_init(&info);
     if (status != DT_OK) dt_last_error_info(&info);
@@ -537,7 +538,7 @@ class Rank {
   bool leaves_inside_ = false;
   bool waits_ = true;                  // false: the present operation is begun only
   std::function<Went()> check_begun_;  // of such a one
-  bool half_left_ = false;             // by one of its ranks
+  bool half_alone_ = false;            // what failed it need not concern the others
   bool half_timed_out_ = false;
 };
 

@@ -166,13 +166,15 @@ def told_elsewhere(schedule, outcome, error):
 
     Where some ranks are in an operation of a half and others in one of all ranks, both are late at once. Who waits
     for a rank that is held up in the other one can name that rank alone, whose own error is judged for itself. A rank
-    that has left breaks what needs it, and a rank that has its error leaves as well."""
+    that has left breaks what needs it, and a rank that has its error leaves as well; so does one whose half alone lost
+    a connection."""
     if schedule.kind not in PAIRS + ("leave",) or error["rank"] not in outcome.events:
         return False
     absent = error["status"] == "DT_ERR_TIMEOUT" and "has not arrived" in error["message"]
     gone = error["status"] == "DT_ERR_ABORTED" and "has destroyed this communicator" in error["message"]
-    if schedule.kind == "leave":
-        absent, gone = False, gone or error["status"] == "DT_ERR_PEER_LOST" and LEFT in error["message"]
+    if schedule.kind in ("leave", "reset_data"):
+        gone = gone or error["status"] == "DT_ERR_PEER_LOST" and LEFT in error["message"]
+        absent = absent and schedule.kind != "leave"
     its = first(outcome.events[error["rank"]], "error")
     return (absent or gone) and its is not None and (its["call"] == HALF) != (error["call"] == HALF)
 

@@ -261,6 +261,15 @@ class Rules(unittest.TestCase):
             event["call"] = rules.HALF
         self.assertEqual(self.found(schedule, outcome), "")
 
+    def test_who_leaves_because_of_a_connection_of_its_half_may_be_named_on_the_other(self):
+        schedule = seed_of("reset_data", lambda one: one.placed[:4] == [0, 0, 1, 1] and len(one.placed) == 4)
+        outcome = outcome_of(schedule, lambda rank: lost(schedule, 3, text=rules.LEFT) if rank % 2 == 0 else lost(
+            schedule, 3, text=f"to rank 1 (host{schedule.placed[1]}) broke: reset") | {"call": rules.HALF})
+        self.assertEqual(self.found(schedule, outcome), "")
+        for event in outcome.events[3][:2]:
+            event["call"] = "allreduce"
+        self.assertIn("its message does not say ' broke: '", self.found(schedule, outcome))
+
 
 def run():
     result = unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromModule(__import__(__name__)))
