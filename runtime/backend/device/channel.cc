@@ -19,7 +19,6 @@ constexpr int64_t kGateGraceMs = 2'000;
 constexpr int64_t kTakenCallMs = 60'000;
 constexpr int64_t kUnusedMs =
     1'000;                           // an aborted operation may use its buffers no longer than this
-constexpr int64_t kLeftMs = 3'000;   // what a peer sent before it left is there sooner
 constexpr size_t kTogetherMax = 64;  // sends and receives that were not grouped by the caller
 constexpr int64_t kReleaseLookNs = 1'000'000;  // how often an ending thread tries again
 
@@ -107,8 +106,8 @@ Status DeviceChannel::submit(const Collective& collective, std::shared_ptr<Work>
 }
 
 void DeviceChannel::peer_left(int32_t peer) {
-  if (!options_.left_behind) return;
-  lists_.with([&](Lists& lists) { lists.left.push_back(peer); });
+  if (!options_.departed_error) return;
+  lists_.with([&](Lists& lists) { lists.departed.push_back(peer); });
 }
 
 Status DeviceChannel::begin_group() {
@@ -291,6 +290,7 @@ Status DeviceChannel::begin_some(size_t places, Launched* out) {
   std::vector<const Collective*> collectives;
   for (const OperationPtr& each : begun) {
     each->batch = batches_;
+    if (each->collective.is_transfer()) each->before = device_->last_enqueued();
     each->collective.mark.started();
     DT_TRY(prepare_inputs(*each));
     collectives.push_back(&each->collective);
@@ -337,7 +337,9 @@ Status DeviceChannel::mark_done(const Operation& operation) {
   const auto& steps = operation.collective.steps;
   if (steps != nullptr && steps->behind) DT_TRY(steps->behind(stream));
   if (steps != nullptr && steps->ended != nullptr) DT_TRY(runtime.record(steps->ended, stream));
-  return runtime.record(operation.launch->done, stream);
+  DT_TRY(runtime.record(operation.launch->done, stream));
+  device_->note_enqueued(operation.launch);
+  return {};
 }
 
 // ---- the device thread: what was launched ----
@@ -353,7 +355,7 @@ DeviceChannel::Turn DeviceChannel::advance() {
     progressed |= advance_opening();
     progressed |= complete_some();
     keep_deadlines(now_ns);
-    look_at_left();
+    look_at_departed();
   }
   progressed |= run_calls();
   const Turn ending = end();
@@ -466,38 +468,6 @@ void DeviceChannel::keep_deadlines(int64_t now_ns) {
   if (late != nullptr && suspicion_.ok()) suspect(timed_out(*late, queued));
 }
 
-/// NCCL does not know that a peer has left, and no ledger has sends and receives. Those whose peers
-/// had done their part end by themselves. What is launched as one waits for all of it, so a rank is
-/// at fault only where all of that needs ranks which have left.
-void DeviceChannel::look_at_left() {
-  OperationPtr first;
-  lists_.with([&](const Lists& lists) {
-    if (lists.left.empty()) return;
-    bool all_left = true;
-    const auto look = [&](const OperationPtr& each) {
-      if (first == nullptr) first = each;
-      if (each->batch != first->batch) return;  // the GPU comes to it when it has passed the first
-      all_left &= each->collective.is_transfer() &&
-                  std::find(lists.left.begin(), lists.left.end(), each->collective.root) !=
-                      lists.left.end();
-    };
-    for (const OperationPtr& each : lists.under_way) look(each);
-    for (const OperationPtr& each : lists.enqueuing) look(each);
-    if (!all_left) first = nullptr;
-  });
-  if (first != nullptr && first->collective.steps == nullptr) {
-    const auto ready = device_->runtime().passed(first->launch->ready);
-    if (ready.ok() && !ready.value()) first = nullptr;
-  }
-  if (first == nullptr || first->batch != left_batch_) {
-    left_batch_ = first != nullptr ? first->batch : 0;
-    left_ends_ = Deadline::after_ms(kLeftMs);
-    return;
-  }
-  if (!left_ends_.passed() || !suspicion_.ok()) return;
-  break_with(options_.left_behind(first->collective, first->sequence, first->collective.root));
-}
-
 // ---- the device thread: the end ----
 
 bool DeviceChannel::abort() {
@@ -549,6 +519,7 @@ void DeviceChannel::mark_last() {
   if (runtime.record(mark.done, device_->stream()).ok() &&
       runtime.record(mark.ready, device_->side_stream()).ok()) {
     last_ = taken.value();
+    device_->note_enqueued(last_);
   }
 }
 

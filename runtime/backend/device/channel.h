@@ -51,8 +51,9 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
     std::function<void(Kind, int64_t sequence, const std::string& name)> note_last;
     std::shared_ptr<Ledger> ledger;  ///< null: what ranks call is not compared
     std::unique_ptr<Gate> gate;      ///< null: not before it is launched
-    /// The error of a send or receive whose peer has left the job; null: the carrier looks itself.
-    std::function<Status(const Collective&, int64_t sequence, int32_t peer)> left_behind;
+    /// The error of a send or receive whose peer has left the job. Null: the carrier finds that
+    /// such an operation cannot end.
+    std::function<Status(const Collective&, int64_t sequence, int32_t peer)> departed_error;
   };
   DeviceChannel(std::shared_ptr<DeviceThread> device, Options options)
       : device_(std::move(device)), options_(std::move(options)) {}
@@ -128,9 +129,10 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
     std::shared_ptr<Work> work;
     std::shared_ptr<Launch> launch;
     int64_t sequence = 0;
-    int64_t group = 0;    ///< 0: none
-    int64_t batch = 0;    ///< what was launched as one has one number
-    Ledger::Entry entry;  ///< of a collective that is compared
+    int64_t group = 0;             ///< 0: none
+    int64_t batch = 0;             ///< what was launched as one has one number
+    std::weak_ptr<Launch> before;  ///< what the GPU has to pass first; of sends and receives
+    Ledger::Entry entry;           ///< of a collective that is compared
   };
   using OperationPtr = std::shared_ptr<Operation>;
   struct Call {
@@ -155,7 +157,7 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
     bool retiring = false;
     std::vector<std::shared_ptr<void>> used;
     Deadline told_by = Deadline::never();  ///< broken: all are completed by then
-    std::vector<int32_t> left;             ///< peers that have left the job
+    std::vector<int32_t> departed;         ///< peers that have left the job
   };
 
   Status refused(const Lists& lists) const;
@@ -169,7 +171,8 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   Status end_some(Launched* out);
   bool complete_some();
   void keep_deadlines(int64_t now_ns);
-  void look_at_left();
+  std::vector<OperationPtr> waiting_for_departed() const;
+  void look_at_departed();
   Turn end();
   void start_ending(std::function<void()> body);
   bool await_ending();
@@ -187,6 +190,7 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   /// The same with the rank that `status` blames.
   Status failure(const Operation& operation, const Status& status) const;
   Status timed_out(const Operation& operation, bool queued) const;
+  bool inputs_ready(const Operation& operation) const;
   void complete(const Operation& operation, const Status& status);
 
   const std::shared_ptr<DeviceThread> device_;
@@ -206,8 +210,8 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   bool opening_begun_ = false;
   std::vector<OperationPtr> batch_;  ///< begun, not wholly enqueued
   int64_t batches_ = 0;
-  int64_t left_batch_ = 0;  ///< it waits for peers that have left; 0: none does
-  Deadline left_ends_ = Deadline::never();
+  int64_t departed_batch_ = 0;  ///< it waits for peers that have left; 0: none does
+  Deadline departed_deadline_ = Deadline::never();
   std::vector<const Collective*> ended_;
   bool aborted_ = false;
   Status suspicion_;  ///< not ok: a failure whose culprit may become known

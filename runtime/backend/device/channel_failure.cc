@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kAbortMs = 3'000;
 constexpr int64_t kCulpritMs = 1'000;  // wait for the store to name the rank at fault
+constexpr int64_t kDepartedMs = 3'000;
 
 }  // namespace
 
@@ -80,6 +81,64 @@ Status DeviceChannel::failure(const Operation& operation, Code code,
   return Status(std::move(info));
 }
 
+/// Sends and receives that the GPU has come to, where all that was launched with them needs peers
+/// that have left. NCCL does not know of those.
+std::vector<DeviceChannel::OperationPtr> DeviceChannel::waiting_for_departed() const {
+  std::vector<OperationPtr> batch;
+  const bool all = lists_.with([&](const Lists& lists) {
+    if (lists.departed.empty()) return false;
+    const auto add = [&](const OperationPtr& each) {
+      if (batch.empty() || each->batch == batch[0]->batch) batch.push_back(each);
+    };
+    for (const OperationPtr& each : lists.under_way) add(each);
+    for (const OperationPtr& each : lists.enqueuing) add(each);
+    return std::all_of(batch.begin(), batch.end(), [&](const OperationPtr& each) {
+      return each->collective.is_transfer() &&
+             std::find(lists.departed.begin(), lists.departed.end(), each->collective.root) !=
+                 lists.departed.end();
+    });
+  });
+  if (!all || batch.empty()) return {};
+  const auto before = batch[0]->before.lock();
+  if (before != nullptr) {
+    const auto passed = device_->runtime().passed(before->done);
+    if (passed.ok() && !passed.value()) return {};
+  }
+  const bool ready = std::all_of(batch.begin(), batch.end(),
+                                 [&](const OperationPtr& each) { return inputs_ready(*each); });
+  return ready ? batch : std::vector<OperationPtr>();
+}
+
+/// What a peer sent before it left is there within kDepartedMs. Of several peers, each may have
+/// done its part: then the error names all of them, and blames none.
+void DeviceChannel::look_at_departed() {
+  const auto batch = waiting_for_departed();
+  const int64_t number = batch.empty() ? 0 : batch[0]->batch;
+  if (std::exchange(departed_batch_, number) != number) {
+    departed_deadline_ = Deadline::after_ms(kDepartedMs);
+  }
+  if (number == 0 || !departed_deadline_.passed() || !suspicion_.ok()) return;
+  const Operation& first = *batch[0];
+  ErrorInfo info =
+      options_.departed_error(first.collective, first.sequence, first.collective.root).info();
+  std::string others;
+  for (const OperationPtr& each : batch) {
+    const std::string rank = format(" %d", each->collective.root);
+    if (each->collective.root == first.collective.root ||
+        (others + ",").find(rank + ",") != std::string::npos)
+      continue;
+    others += (others.empty() ? "" : ",") + rank;
+  }
+  if (!others.empty()) {
+    info.rank = -1;
+    info.host.clear();
+    info.pid = 0;
+    info.message += "; it was launched together with operations that need rank" + others +
+                    ", which left as well";
+  }
+  break_with(Status(std::move(info)));
+}
+
 Status DeviceChannel::failure(const Operation& operation, const Status& status) const {
   const ErrorInfo& cause = status.info();
   const bool late = cause.code == Code::kTimeout && cause.operation.empty();
@@ -91,17 +150,19 @@ Status DeviceChannel::failure(const Operation& operation, const Status& status) 
   return Status(std::move(info));
 }
 
-Status DeviceChannel::timed_out(const Operation& operation, bool queued) const {
+bool DeviceChannel::inputs_ready(const Operation& operation) const {
   const auto passed = [&](cuda::Event event) {
     const auto answer = device_->runtime().passed(event);
     return !answer.ok() || answer.value();
   };
   const auto& steps = operation.collective.steps;
-  const bool ready = steps == nullptr
-                         ? passed(operation.launch->ready)
-                         : std::all_of(steps->after.begin(), steps->after.end(), passed);
+  return steps == nullptr ? passed(operation.launch->ready)
+                          : std::all_of(steps->after.begin(), steps->after.end(), passed);
+}
+
+Status DeviceChannel::timed_out(const Operation& operation, bool queued) const {
   std::string why;
-  if (!ready) {
+  if (!inputs_ready(operation)) {
     why =
         "the caller's stream has not come to it: earlier work of this program is still running "
         "on the GPU; look at that, or raise collective.timeout_ms";

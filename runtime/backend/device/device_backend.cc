@@ -58,8 +58,8 @@ class DeviceBackend final : public Backend {
     channel.on_broken = options_.on_broken;
     channel.note_last = options_.note_last;
     if (!options_.carries_on_host) {
-      channel.left_behind = [on_host = options_.on_host](const Collective& collective,
-                                                         int64_t sequence, int32_t peer) {
+      channel.departed_error = [on_host = options_.on_host](const Collective& collective,
+                                                            int64_t sequence, int32_t peer) {
         return on_host->left_behind(collective, sequence, peer);
       };
     }
@@ -103,9 +103,6 @@ class DeviceBackend final : public Backend {
   void peer_left(int32_t rank) override {
     for (const auto& each : beside_) each->peer_left(rank);
     channel_->peer_left(rank);
-  }
-  Status left_behind(const Collective& collective, int64_t sequence, int32_t rank) const override {
-    return options_.on_host->left_behind(collective, sequence, rank);
   }
   std::shared_ptr<cuda::Runtime> device() const override {
     return options_.engine->device_thread()->runtime_ptr();

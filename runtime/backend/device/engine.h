@@ -75,6 +75,9 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
   Status hang(int64_t limit_ms) const;
 
   // This thread:
+  /// The last that was enqueued on the stream; none where that has ended.
+  const std::weak_ptr<Launch>& last_enqueued() const { return last_enqueued_; }
+  void note_enqueued(const std::shared_ptr<Launch>& launch) { last_enqueued_ = launch; }
   /// Runs `body`, which may wait for peers and for all of the device, on a thread of its own.
   Result<std::shared_ptr<EndingThread>> start_ending(std::function<void()> body);
   /// The job is at its end, and a communicator's end still waits inside NCCL.
@@ -141,6 +144,7 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
   Channels received_;  ///< scratch: swaps memory with the mail, so that callers need none
   Fifo<std::shared_ptr<DeviceChannel>> order_;
   std::shared_ptr<DeviceChannel> launching_;  ///< whose operations are being enqueued
+  std::weak_ptr<Launch> last_enqueued_;
   bool ending_ = false;
   bool ends_left_behind_ = false;        ///< read by others once the thread has ended
   Deadline aborts_ = Deadline::never();  ///< others that break with the first are aborted together

@@ -360,8 +360,8 @@ TEST_CASE("Job: a rank that leaves is named to those that need it, over NCCL and
 
 TEST_CASE("Job: a receive over NCCL from a rank that has left ends, and names it") {
   FakeNccl* const fake = dt::test::fake_nccl(DT_FAKE_NCCL);
-  for (const int from_last : {0, 1}) {  // one alone, and together with another one
-    CAPTURE(from_last);
+  for (const int peers : {1, 2}) {  // received from alone, and together
+    CAPTURE(peers);
     fake->reset();
     fake->set_enqueue(FakeCuda::enqueue);
     constexpr int kSize = 3;
@@ -377,26 +377,27 @@ TEST_CASE("Job: a receive over NCCL from a rank that has left ends, and names it
       outcomes[rank] = [&]() -> Status {
         DT_TRY_VALUE(auto job, Job::start(good_config(rank, kSize, server.value()->port()), {},
                                           devices_of(kSize)));
-        DT_TRY_VALUE(auto comm, job->world());
+        DT_TRY_VALUE(auto world, job->world());
+        DT_TRY_VALUE(const auto comm, world->split(0, -rank));  // other numbers
         float sum = 0;
         DT_TRY(sum_on(*comm, rank, &sum));
         Status heard;
         if (rank == 0) {
           float came[2] = {};
           std::shared_ptr<backend::Work> works[2];
-          if (from_last > 0) DT_TRY(comm->begin_group());
-          for (int i = 0; i <= from_last; ++i) {
+          if (peers > 1) DT_TRY(comm->begin_group());
+          for (int i = 0; i < peers; ++i) {
             backend::Collective receive;
             receive.kind = backend::Kind::kRecv;
             receive.dtype = Dtype::kF32;
             receive.recv = &came[i];
             receive.count = 1;
-            receive.root = i + 1;
+            receive.root = i;
             works[i] = std::make_shared<backend::Work>();
             DT_TRY(comm->submit(receive, works[i]));
           }
-          if (from_last > 0) DT_TRY(comm->end_group());
-          for (int i = 0; i <= from_last; ++i) {
+          if (peers > 1) DT_TRY(comm->end_group());
+          for (int i = 0; i < peers; ++i) {
             comm->backend().wait(*works[i], Wait());
             heard = works[i]->status();
           }
@@ -405,13 +406,16 @@ TEST_CASE("Job: a receive over NCCL from a rank that has left ends, and names it
         return heard;
       }();
     });
-    CAPTURE(outcomes[0].message());
+    const std::string text = outcomes[0].message();
+    CAPTURE(text);
     CHECK(outcomes[0].code() == Code::kPeerLost);
-    CHECK(outcomes[0].info().rank == 1);
-    CHECK(outcomes[0].message().rfind("recv", 0) == 0);
-    CHECK(dt::test::contains(outcomes[0].message(), "on comm \"world\", rank 0: rank 1 ("));
-    CHECK(
-        dt::test::contains(outcomes[0].message(), ") has left the job with dt_finalize, and this"));
+    CHECK(text.rfind("recv #2 on comm \"", 0) == 0);
+    CHECK(dt::test::contains(text, "\", rank 2: rank 0 (world rank 2, "));
+    CHECK(dt::test::contains(text, ") has left the job with dt_finalize, and this operation"));
+    CHECK(outcomes[0].info().rank == (peers == 1 ? 2 : -1));
+    CHECK(dt::test::contains(text,
+                             "launched together with operations that need rank 1, which left") ==
+          (peers > 1));
     for (const int rank : {1, 2}) CHECK_MESSAGE(outcomes[rank].ok(), outcomes[rank].message());
     for (const Status& end : ends) CHECK_MESSAGE(end.ok(), end.message());
     CHECK(fake->misuses().empty());
