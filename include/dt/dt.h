@@ -602,8 +602,9 @@ DT_API dt_status dt_job_peer_stats(dt_job* job, int32_t rank, dt_peer_stats* out
  * and it does not move for five seconds. An operation of another rank that needs this one
  * afterwards fails at once with DT_ERR_PEER_LOST, "rank 1 (...) has left the job with dt_finalize";
  * over NCCL a collective within two of heartbeat.interval_ms, and not at all where that or
- * watchdog.check is off, a send or receive after three seconds, unless it was launched together
- * with others (dt_group_begin(), or one behind the other) that need ranks which are still there.
+ * watchdog.check is off, a send or receive when it has kept the GPU waiting for three seconds,
+ * unless it was launched together with others (dt_group_begin(), or one behind the other) that need
+ * ranks which are still there.
  * Later calls on the job and its communicators return DT_ERR_INVALID_STATE. Idempotent.
  * @param job        the handle.
  * @param timeout_ms how long to wait for the others; < 0: job.finalize_timeout_ms.

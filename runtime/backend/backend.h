@@ -96,7 +96,8 @@ class Backend {
   virtual void leave() {}
   /// This one did, as the control plane says. Any thread; never blocks.
   virtual void peer_left(int32_t /*rank*/) {}
-  /// The error of an operation that needs this one, which did; over host memory. Any thread.
+  /// The error of an operation that needs this one, which did. Communicators over GPUs ask
+  /// theirs over host memory. Any thread.
   virtual Status left_behind(const Collective& /*collective*/, int64_t /*sequence*/,
                              int32_t /*rank*/) const {
     return Status(Code::kInternal, "no other rank can have left here");

@@ -383,8 +383,8 @@ class Rank {
     const dt_status status =
         dt_allreduce(half_, data.data(), data.data(), count, DT_I64, DT_SUM, nullptr, nullptr);
     half_timed_out_ = status == DT_ERR_TIMEOUT;
-    half_alone_ = status == DT_ERR_PEER_LOST && (strstr(dt_last_error(), "has left the job") ||
-                                                 strstr(dt_last_error(), " broke: "));
+    half_left_ = status == DT_ERR_PEER_LOST && strstr(dt_last_error(), "has left the job");
+    half_broke_ = status == DT_ERR_PEER_LOST && strstr(dt_last_error(), " broke: ");
     if (!good(status, "allreduce of a half")) return Went::kFailed;
     return check("allreduce of a half", data.data(), count, [&](int64_t i) {
       int total = 0;
@@ -438,15 +438,16 @@ class Rank {
   /// A broken communicator says what broke it, again and at once. A time-out of a half breaks that
   /// half alone: ranks that wait for this one elsewhere are given the time to find that out, since
   /// another call on the communicator of all ranks would only be a wrong one. So it would after a
-  /// half has failed because of a rank that has left, or of a connection.
+  /// half has failed because of a rank that has left, or of a connection that no other one shares
+  /// the fault of.
   void tell_again() {
     if (world_ == nullptr) return;
-    for (int ms = 0; half_timed_out_ && ms < kBreaksMs && dt_comm_check(world_) == DT_OK; ++ms) {
-      poll(nullptr, 0, 1);
-    }
+    const int breaks_ms = half_timed_out_ ? kBreaksMs : half_broke_ ? kHeardMs : 0;
+    for (int ms = 0; ms < breaks_ms && dt_comm_check(world_) == DT_OK; ++ms) poll(nullptr, 0, 1);
+    const bool half_alone =
+        half_timed_out_ || half_left_ || (half_broke_ && dt_comm_check(world_) == DT_OK);
     const int64_t began = now_ns();
-    const dt_status status =
-        dt_barrier(half_timed_out_ || half_alone_ ? half_ : world_, nullptr, nullptr);
+    const dt_status status = dt_barrier(half_alone ? half_ : world_, nullptr, nullptr);
     dt_error_info info;
     dt_error_info_init(&info);
     if (status != DT_OK) dt_last_error_info(&info);
@@ -517,6 +518,7 @@ class Rank {
   size_t size() const { return static_cast<size_t>(size_); }
 
   static constexpr int kBreaksMs = 8000;  // above the limit of operations
+  static constexpr int kHeardMs = 500;    // the store tells of a death sooner
   static constexpr int kOperations = 6;   // of a step
   static constexpr int kBurst = 4;
   static constexpr int64_t kBurstCount = 3001;
@@ -538,7 +540,8 @@ class Rank {
   bool leaves_inside_ = false;
   bool waits_ = true;                  // false: the present operation is begun only
   std::function<Went()> check_begun_;  // of such a one
-  bool half_alone_ = false;            // what failed it need not concern the others
+  bool half_left_ = false;             // by one of its ranks
+  bool half_broke_ = false;            // a connection
   bool half_timed_out_ = false;
 };
 

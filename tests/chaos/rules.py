@@ -78,6 +78,9 @@ def judge(schedule, outcome):
             found += [f"rank {rank}: {text}" for text in judge_error(schedule, outcome, rank)]
     if schedule.kind == "leave":
         found += judge_leaving(schedule, outcome)
+    errors = [first(events, "error") for events in outcome.events.values()]
+    if schedule.kind == "reset_data" and not any(error and " broke: " in error["message"] for error in errors):
+        found.append("no rank says that a connection broke")
     ends = [first(events, "end") for events in outcome.events.values()]
     if schedule.harmless and None not in ends and len({end["steps"] for end in ends}) > 1:
         found.append(f"stopped in different steps: {[end['steps'] for end in ends]}")

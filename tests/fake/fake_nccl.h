@@ -61,6 +61,9 @@ class FakeNccl {
   /// A destroy and an abort return when all ranks have finalized or aborted, as NCCL's do for ranks
   /// of one host that use each other's proxy threads.
   virtual void set_destroy_waits_for_peers(bool waits) = 0;
+  /// A send ends when its message is on the way, as NCCL's small ones do; by default when it is
+  /// received.
+  virtual void set_eager_sends(bool eager) = 0;
   virtual void order(const Order& order) = 0;
   /// Lets go of all hung calls and forgets all orders.
   virtual void release() = 0;

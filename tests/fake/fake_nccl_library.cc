@@ -101,6 +101,10 @@ class Library final : public FakeNccl {
     const Lock lock(mutex_);
     destroy_waits_for_peers_ = waits;
   }
+  void set_eager_sends(bool eager) override {
+    const Lock lock(mutex_);
+    eager_sends_ = eager;
+  }
   void order(const Order& order) override {
     const Lock lock(mutex_);
     orders_.push_back(order);
@@ -120,6 +124,7 @@ class Library final : public FakeNccl {
     peers_notice_abort_ = false;
     abort_synchronises_ = false;
     destroy_waits_for_peers_ = false;
+    eager_sends_ = false;
     calls_.clear();
     threads_ = 0;
     seen_.clear();
@@ -486,7 +491,7 @@ class Library final : public FakeNccl {
       Task task = given;
       const bool collective = task.kind != Kind::kSend && task.kind != Kind::kRecv;
       if (collective) task.sequence = comm->next_sequence++;
-      if (task.kind == Kind::kSend) task.taken = std::make_shared<bool>(false);
+      if (task.kind == Kind::kSend) task.taken = std::make_shared<bool>(eager_sends_);
       const auto fits = [&, owner = comm](const Operation& each) {
         return each.comm == owner && each.stream == task.stream;
       };
@@ -576,6 +581,7 @@ class Library final : public FakeNccl {
   bool peers_notice_abort_ = false;
   bool abort_synchronises_ = false;
   bool destroy_waits_for_peers_ = false;
+  bool eager_sends_ = false;
   std::deque<Order> orders_;
   int releases_ = 0;
   int hung_ = 0;

@@ -212,6 +212,7 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   int64_t batches_ = 0;
   int64_t departed_batch_ = 0;  ///< it waits for peers that have left; 0: none does
   Deadline departed_deadline_ = Deadline::never();
+  int64_t departed_looked_ns_ = 0;
   std::vector<const Collective*> ended_;
   bool aborted_ = false;
   Status suspicion_;  ///< not ok: a failure whose culprit may become known

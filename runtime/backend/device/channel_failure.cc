@@ -12,6 +12,7 @@ namespace {
 constexpr int64_t kAbortMs = 3'000;
 constexpr int64_t kCulpritMs = 1'000;  // wait for the store to name the rank at fault
 constexpr int64_t kDepartedMs = 3'000;
+constexpr int64_t kStoppedNs = 1'000'000'000;  // between two looks: the process was stopped
 
 }  // namespace
 
@@ -86,7 +87,7 @@ Status DeviceChannel::failure(const Operation& operation, Code code,
 std::vector<DeviceChannel::OperationPtr> DeviceChannel::waiting_for_departed() const {
   std::vector<OperationPtr> batch;
   const bool all = lists_.with([&](const Lists& lists) {
-    if (lists.departed.empty()) return false;
+    if (lists.departed.empty() || device_->is_aborting()) return false;
     const auto add = [&](const OperationPtr& each) {
       if (batch.empty() || each->batch == batch[0]->batch) batch.push_back(each);
     };
@@ -109,12 +110,15 @@ std::vector<DeviceChannel::OperationPtr> DeviceChannel::waiting_for_departed() c
   return ready ? batch : std::vector<OperationPtr>();
 }
 
-/// What a peer sent before it left is there within kDepartedMs. Of several peers, each may have
-/// done its part: then the error names all of them, and blames none.
+/// What a peer sent before it left is there within kDepartedMs, unless the GPU is busy with other
+/// programs for as long. Of several peers, each may have done its part: then the error names all of
+/// them, and blames none.
 void DeviceChannel::look_at_departed() {
   const auto batch = waiting_for_departed();
   const int64_t number = batch.empty() ? 0 : batch[0]->batch;
-  if (std::exchange(departed_batch_, number) != number) {
+  const int64_t now_ns = monotonic_ns();
+  const bool stopped = now_ns - std::exchange(departed_looked_ns_, now_ns) > kStoppedNs;
+  if (std::exchange(departed_batch_, number) != number || stopped) {
     departed_deadline_ = Deadline::after_ms(kDepartedMs);
   }
   if (number == 0 || !departed_deadline_.passed() || !suspicion_.ok()) return;
@@ -133,8 +137,10 @@ void DeviceChannel::look_at_departed() {
     info.rank = -1;
     info.host.clear();
     info.pid = 0;
-    info.message += "; it was launched together with operations that need rank" + others +
-                    ", which left as well";
+    info.message +=
+        "; it was launched together with operations that need these ranks, which have "
+        "left as well:" +
+        others;
   }
   break_with(Status(std::move(info)));
 }

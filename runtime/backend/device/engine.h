@@ -78,6 +78,8 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
   /// The last that was enqueued on the stream; none where that has ended.
   const std::weak_ptr<Launch>& last_enqueued() const { return last_enqueued_; }
   void note_enqueued(const std::shared_ptr<Launch>& launch) { last_enqueued_ = launch; }
+  /// What broken communicators have enqueued may still stand in front on the stream.
+  bool is_aborting() const { return !aborting_.empty() || !aborts_.is_never(); }
   /// Runs `body`, which may wait for peers and for all of the device, on a thread of its own.
   Result<std::shared_ptr<EndingThread>> start_ending(std::function<void()> body);
   /// The job is at its end, and a communicator's end still waits inside NCCL.

@@ -387,41 +387,67 @@ def fsdp2_losses(torch, shares):
     return losses
 
 
-def case_buckets(dist, torch, rank, size):
-    """Buckets lie in memory that the ranks share, and there as long as tensors over them, also after the group."""
-    from torch.nn.parallel import DistributedDataParallel
-    device = torch.device("cpu")
-    backend = dist.group.WORLD._get_backend(device)
+def shared_parts():
+    """Where memory of dt's lies that the ranks of a host share."""
+    with open("/proc/self/maps", encoding="ascii") as maps:
+        return [tuple(int(each, 16) for each in line.split(" ", 1)[0].split("-")) for line in maps
+                if "dt-arena" in line]
+
+
+def is_shared(tensor):
+    return any(begin <= tensor.data_ptr() < end for begin, end in shared_parts())
+
+
+def allocator(dist, torch):
+    """A function that takes bytes from the backend; None before PyTorch 2.7."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     if not hasattr(backend, "supports_tensor_alloc"):
-        return  # PyTorch before 2.7
-    assert backend.supports_tensor_alloc(device) and not backend.supports_tensor_alloc(torch.device("cuda", 0))
+        return None
+    return lambda count: backend.allocate_tensor(count, dtype=torch.uint8, device=torch.device("cpu"))
 
-    def shared_parts():
-        with open("/proc/self/maps", encoding="ascii") as maps:
-            return [tuple(int(each, 16) for each in line.split(" ", 1)[0].split("-")) for line in maps
-                    if "dt-arena" in line]
 
-    def is_shared(tensor):
-        return any(begin <= tensor.data_ptr() < end for begin, end in shared_parts())
-
-    none = backend.allocate_tensor(0, dtype=torch.float32, device=device)
+def case_shared_memory(dist, torch, rank, size):
+    """What tensors give back is used again, but not for much smaller ones, nor beyond a limit."""
+    allocate = allocator(dist, torch)
+    if allocate is None:
+        return
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    assert backend.supports_tensor_alloc(torch.device("cpu"))
+    assert not backend.supports_tensor_alloc(torch.device("cuda", 0))
+    assert backend.allocate_tensor(9, dtype=torch.float32, device=torch.device("meta")).device.type == "meta"
+    none = allocate(0)
     assert none.numel() == 0 and not is_shared(none)
-    elsewhere = backend.allocate_tensor(1000, dtype=torch.float32, device=torch.device("meta"))
-    assert elsewhere.device.type == "meta"
     for dtype in (torch.float32, torch.bfloat16, torch.complex64):
-        tensor = backend.allocate_tensor(1000, dtype=dtype, device=device)
-        assert is_shared(tensor) and tensor.dtype == dtype and tensor.shape == (1000,)
+        tensor = backend.allocate_tensor(10000, dtype=dtype, device=torch.device("cpu"))
+        assert is_shared(tensor) and tensor.dtype == dtype and tensor.shape == (10000,)
         tensor.fill_(1 + rank)
         dist.all_reduce(tensor)
         assert (tensor == size * (size + 1) / 2).all(), tensor
-    before = tensor.data_ptr()
+    first = tensor.data_ptr()  # of 80000 bytes
     del tensor
-    again = [backend.allocate_tensor(count, dtype=torch.uint8, device=device) for count in (3000, 5000, 5000)]
-    assert before not in [each.data_ptr() for each in again[:1]], "more than half of it would be unused"
-    assert before == again[1].data_ptr() and before != again[2].data_ptr()
-    del again
-    if int(torch.__version__.split(".")[1]) >= 15:  # FSDP2 asks for memory
+    held = [allocate(20000), allocate(40000)]  # of the others that were given back
+    small = allocate(39999)
+    assert small.data_ptr() != first, "more than half of it would be unused"
+    large = allocate(40001)
+    assert large.data_ptr() == first
+    del held, small, large
+    # Each time 32 MiB, of which none fits into a former part: no more stays than twice that.
+    before = sum(end - begin for begin, end in shared_parts())
+    for count in (4, 8, 16, 32):
+        parts = [allocate((32 << 20) // count - 8192 * count) for _ in range(count)]
+        del parts
+    grown = sum(end - begin for begin, end in shared_parts()) - before
+    assert 33 << 20 <= grown <= 64 << 20, grown
+
+
+def case_buckets(dist, torch, rank, size):
+    """Buckets lie in memory that the ranks share, and there as long as tensors over them, also after the group."""
+    from torch.nn.parallel import DistributedDataParallel
+    if allocator(dist, torch) is None:
+        return
+    if [int(each) for each in torch.__version__.split(".")[:2]] >= [2, 15]:  # FSDP2 asks for memory
         plain, parts = fsdp2_losses(torch, False), len(shared_parts())
+        assert len(shared_parts()) == parts
         assert fsdp2_losses(torch, True) == plain and len(shared_parts()) > parts, plain
     model = DistributedDataParallel(torch.nn.Linear(100, 300, bias=False), gradient_as_bucket_view=True)
     for _ in range(3):  # the buckets are made anew after the first
@@ -429,7 +455,7 @@ def case_buckets(dist, torch, rank, size):
         (model(torch.ones(1, 100)).sum() * (1 + rank)).backward()
     gradient = model.module.weight.grad
     assert is_shared(gradient) and (gradient == (size + 1) / 2).all(), gradient
-    del model, backend
+    del model
     dist.destroy_process_group()
     assert (gradient == (size + 1) / 2).all(), gradient
     dist.init_process_group("dt", init_method=f"file://{sys.argv[4]}/again", rank=rank, world_size=size)
@@ -437,13 +463,13 @@ def case_buckets(dist, torch, rank, size):
     assert (gradient == size * (size + 1) / 2).all(), gradient
 
 
-def case_buckets_after_failure(dist, torch, rank, size):
+def case_memory_after_failure(dist, torch, rank, size):
     """What others may still write is not used again, and new tensors are not shared."""
-    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-    if not hasattr(backend, "supports_tensor_alloc"):
-        return  # PyTorch before 2.7
-    held, idle = (backend.allocate_tensor(5000, dtype=torch.uint8, device=torch.device("cpu")) for _ in range(2))
-    before = {held.data_ptr(), idle.data_ptr()}
+    allocate = allocator(dist, torch)
+    if allocate is None:
+        return
+    held, idle = allocate(5000), allocate(5000)
+    assert is_shared(held) and is_shared(idle)
     del idle
     try:
         dist.all_reduce(held[:1000 + rank])
@@ -452,8 +478,7 @@ def case_buckets_after_failure(dist, torch, rank, size):
     else:
         raise AssertionError("the counts differ, and nothing was raised")
     del held
-    later = [backend.allocate_tensor(5000, dtype=torch.uint8, device=torch.device("cpu")) for _ in range(3)]
-    assert not before & {each.data_ptr() for each in later}
+    assert not any(is_shared(each) for each in [allocate(5000) for _ in range(3)])
 
 
 def case_killed(dist, torch, rank, size):

@@ -110,10 +110,13 @@ class ProcessGroupTest(unittest.TestCase):
         for size in (2, 3):
             self.all_pass("ddp", size)
 
+    def test_shared_memory_of_tensors(self):
+        self.all_pass("shared_memory", 2)
+        self.all_pass("memory_after_failure", 2)
+
     def test_ddp_has_its_buckets_in_shared_memory(self):
         for size in (2, 3):
             self.all_pass("buckets", size, DDP_DISABLE_COMM_MEM="0")
-        self.all_pass("buckets_after_failure", 2)
 
     def test_ranks_that_disagree(self):
         self.all_pass("differing", 2)
