@@ -198,12 +198,12 @@ TEST_CASE("output that cannot be written is told, and the job has not ended well
         "dt run: cannot write to stdout: No space left on device; what the ranks print from here "
         "on is lost\n");
   const TempFolder folder;
-  // 128 KiB: ThreadSanitizer writes a file of 64 KiB when a program starts.
+  // 1 MiB: ThreadSanitizer writes a file of 512 KiB when a program starts.
   Process limited({"/bin/sh", "-c",
-                   "trap '' XFSZ; ulimit -f 256; " + dt + " run --log-dir " + folder.path() +
-                       " head -c 300000 /dev/zero"});
+                   "trap '' XFSZ; ulimit -f 2048; " + dt + " run --log-dir " + folder.path() +
+                       " head -c 2000000 /dev/zero"});
   CHECK(limited.wait() == 1);
-  CHECK(std::count(limited.out.begin(), limited.out.end(), '\0') == 300000);
+  CHECK(std::count(limited.out.begin(), limited.out.end(), '\0') == 2000000);
   CHECK(limited.err ==
         "dt run: the log file of rank 0 is cut short: File too large; make room for it, or name "
         "another folder with --log-dir\n");
