@@ -604,8 +604,8 @@ DT_API dt_status dt_job_peer_stats(dt_job* job, int32_t rank, dt_peer_stats* out
  * over NCCL a collective within two of heartbeat.interval_ms, and not at all where that or
  * watchdog.check is off, a send or receive when it has kept the GPU waiting for three seconds,
  * unless it was launched together with others (dt_group_begin(), or one behind the other) that need
- * ranks which are still there.
- * Later calls on the job and its communicators return DT_ERR_INVALID_STATE. Idempotent.
+ * ranks which are still there. Later calls on the job and its communicators return
+ * DT_ERR_INVALID_STATE. Idempotent.
  * @param job        the handle.
  * @param timeout_ms how long to wait for the others; < 0: job.finalize_timeout_ms.
  * @return DT_OK; DT_ERR_TIMEOUT naming who is still there, or the communicator on which operations

@@ -108,6 +108,7 @@ Status DeviceChannel::submit(const Collective& collective, std::shared_ptr<Work>
 void DeviceChannel::peer_left(int32_t peer) {
   if (!options_.departed_error) return;
   lists_.with([&](Lists& lists) { lists.departed.push_back(peer); });
+  any_departed_.store(true, std::memory_order_relaxed);  // the lists order the rest
 }
 
 Status DeviceChannel::begin_group() {

@@ -201,6 +201,7 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   Guarded<Lists> lists_;
   Guarded<int> completion_fd_{-1};
   std::atomic<bool> told_{false};
+  std::atomic<bool> any_departed_{false};
   std::mutex breaking_;  ///< held while a failure is reported and set
   // One moves before an operation is done, the other after it is counted.
   std::atomic<uint64_t> completing_{0};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What happens when a communicator over devices fails, and which error its callers get.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "backend/device/channel.h"
@@ -87,7 +88,7 @@ Status DeviceChannel::failure(const Operation& operation, Code code,
 std::vector<DeviceChannel::OperationPtr> DeviceChannel::waiting_for_departed() const {
   std::vector<OperationPtr> batch;
   const bool all = lists_.with([&](const Lists& lists) {
-    if (lists.departed.empty() || device_->is_aborting()) return false;
+    if (device_->is_aborting()) return false;
     const auto add = [&](const OperationPtr& each) {
       if (batch.empty() || each->batch == batch[0]->batch) batch.push_back(each);
     };
@@ -114,6 +115,7 @@ std::vector<DeviceChannel::OperationPtr> DeviceChannel::waiting_for_departed() c
 /// programs for as long. Of several peers, each may have done its part: then the error names all of
 /// them, and blames none.
 void DeviceChannel::look_at_departed() {
+  if (!any_departed_.load(std::memory_order_relaxed)) return;
   const auto batch = waiting_for_departed();
   const int64_t number = batch.empty() ? 0 : batch[0]->batch;
   const int64_t now_ns = monotonic_ns();
@@ -126,20 +128,17 @@ void DeviceChannel::look_at_departed() {
   ErrorInfo info =
       options_.departed_error(first.collective, first.sequence, first.collective.root).info();
   std::string others;
-  for (const OperationPtr& each : batch) {
-    const std::string rank = format(" %d", each->collective.root);
-    if (each->collective.root == first.collective.root ||
-        (others + ",").find(rank + ",") != std::string::npos)
-      continue;
-    others += (others.empty() ? "" : ",") + rank;
-  }
+  std::set<int32_t> ranks;
+  for (const OperationPtr& each : batch) ranks.insert(each->collective.root);
+  ranks.erase(first.collective.root);
+  for (const int32_t rank : ranks) others += format("%s %d", others.empty() ? "" : ",", rank);
   if (!others.empty()) {
     info.rank = -1;
     info.host.clear();
     info.pid = 0;
     info.message +=
-        "; it was launched together with operations that need these ranks, which have "
-        "left as well:" +
+        "; it was launched together with operations that need other ranks, which have left as "
+        "well:" +
         others;
   }
   break_with(Status(std::move(info)));
