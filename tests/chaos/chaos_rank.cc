@@ -438,8 +438,8 @@ class Rank {
   /// A broken communicator says what broke it, again and at once. A time-out of a half breaks that
   /// half alone: ranks that wait for this one elsewhere are given the time to find that out, since
   /// another call on the communicator of all ranks would only be a wrong one. So it would after a
-  /// half has failed because of a rank that has left, or of a connection that no other one shares
-  /// the fault of.
+  /// half has failed because of a rank that has left, or of a connection of its own, where nobody
+  /// has died.
   void tell_again() {
     if (world_ == nullptr) return;
     const int breaks_ms = half_timed_out_ ? kBreaksMs : half_broke_ ? kHeardMs : 0;

@@ -75,6 +75,27 @@ Devices devices_of(int gpus) {
   return devices;
 }
 
+/// A fake NCCL as just loaded, and the store of a job of threads.
+class JobStore {
+ public:
+  explicit JobStore(int world_size, int64_t heartbeat_ms = 0) {
+    FakeNccl* const fake = dt::test::fake_nccl(DT_FAKE_NCCL);
+    fake->reset();
+    fake->set_enqueue(FakeCuda::enqueue);
+    store::ServerOptions serving;
+    serving.world_size = world_size;
+    serving.heartbeat_ms = heartbeat_ms;
+    auto server = store::Server::start(loop_.get(), serving);
+    REQUIRE(server.ok());
+    server_ = std::move(server).value();
+  }
+  auto port() const { return server_->port(); }
+
+ private:
+  const std::unique_ptr<net::Loop> loop_ = std::move(net::Loop::start()).value();
+  std::unique_ptr<store::Server> server_;
+};
+
 struct Outcome {
   Status status;
   std::string backend;
@@ -85,19 +106,11 @@ struct Outcome {
 std::vector<Outcome> run_jobs(int size, const std::function<Devices(int rank)>& devices,
                               const std::function<void(int rank, Config*)>& change = {},
                               const Logger::Sink& sink = {}) {
-  FakeNccl* const fake = dt::test::fake_nccl(DT_FAKE_NCCL);
-  fake->reset();
-  fake->set_enqueue(FakeCuda::enqueue);
-  const auto loop = std::move(net::Loop::start()).value();
-  store::ServerOptions serving;
-  serving.world_size = size;
-  serving.server_rank = -1;
-  auto server = store::Server::start(loop.get(), serving);
-  REQUIRE(server.ok());
+  const JobStore served(size);
   std::vector<Outcome> outcomes(static_cast<size_t>(size));
   dt::test::on_ranks(size, [&](int rank) {
     Outcome& outcome = outcomes[static_cast<size_t>(rank)];
-    Config config = good_config(rank, size, server.value()->port());
+    Config config = good_config(rank, size, served.port());
     if (change) change(rank, &config);
     auto job = Job::start(config, sink, devices(rank));
     outcome.status = job.status();
@@ -251,15 +264,8 @@ TEST_CASE("Job: survivors go on over their GPUs, with NCCL and staged") {
   FakeNccl* const fake = dt::test::fake_nccl(DT_FAKE_NCCL);
   for (const bool shared : {false, true}) {
     CAPTURE(shared);
-    fake->reset();
-    fake->set_enqueue(FakeCuda::enqueue);
     constexpr int kSize = 4;
-    const auto loop = std::move(net::Loop::start()).value();
-    store::ServerOptions serving;
-    serving.world_size = kSize;
-    serving.server_rank = -1;
-    auto server = store::Server::start(loop.get(), serving);
-    REQUIRE(server.ok());
+    const JobStore served(kSize);
     std::vector<Status> outcomes(kSize);
     std::vector<float> sums(kSize);
     std::vector<std::string> names(kSize);
@@ -272,7 +278,7 @@ TEST_CASE("Job: survivors go on over their GPUs, with NCCL and staged") {
     dt::test::on_ranks(kSize, [&](int rank) {
       const auto at = static_cast<size_t>(rank);
       outcomes[at] = [&]() -> Status {
-        Config config = good_config(rank, kSize, server.value()->port());
+        Config config = good_config(rank, kSize, served.port());
         if (shared) DT_TRY(config.set("backend.shared_gpu", "host"));
         DT_TRY_VALUE(auto job, Job::start(config, {}, devices_of(shared ? 1 : kSize)));
         DT_TRY_VALUE(auto comm, job->world());
@@ -314,22 +320,14 @@ TEST_CASE("Job: a rank that leaves is named to those that need it, over NCCL and
     for (const bool group : {false, true}) {
       CAPTURE(shared);
       CAPTURE(group);
-      fake->reset();
-      fake->set_enqueue(FakeCuda::enqueue);
-      const auto loop = std::move(net::Loop::start()).value();
-      store::ServerOptions serving;
-      serving.world_size = 3;
-      serving.server_rank = -1;
-      serving.heartbeat_ms = 100;  // with which ranks tell what they have called
-      auto server = store::Server::start(loop.get(), serving);
-      REQUIRE(server.ok());
+      const JobStore served(3, 100);  // ranks tell by heartbeats what they have called
       Status outcomes[3];
       Status ends[3];
       Event all_have;
       std::atomic<int> have = 0;
       dt::test::on_ranks(3, [&](int rank) {
         outcomes[rank] = [&]() -> Status {
-          Config config = good_config(rank, 3, server.value()->port());
+          Config config = good_config(rank, 3, served.port());
           if (shared) DT_TRY(config.set("backend.shared_gpu", "host"));
           DT_TRY_VALUE(auto job, Job::start(config, {}, devices_of(shared ? 1 : 3)));
           DT_TRY_VALUE(auto comm, job->world());
@@ -362,21 +360,14 @@ TEST_CASE("Job: a receive over NCCL from a rank that has left ends, and names it
   FakeNccl* const fake = dt::test::fake_nccl(DT_FAKE_NCCL);
   for (const int peers : {1, 2}) {  // received from alone, and together
     CAPTURE(peers);
-    fake->reset();
-    fake->set_enqueue(FakeCuda::enqueue);
     constexpr int kSize = 3;
-    const auto loop = std::move(net::Loop::start()).value();
-    store::ServerOptions serving;
-    serving.world_size = kSize;
-    serving.server_rank = -1;
-    auto server = store::Server::start(loop.get(), serving);
-    REQUIRE(server.ok());
+    const JobStore served(kSize);
     Status outcomes[kSize];
     Status ends[kSize];
     dt::test::on_ranks(kSize, [&](int rank) {
       outcomes[rank] = [&]() -> Status {
-        DT_TRY_VALUE(auto job, Job::start(good_config(rank, kSize, server.value()->port()), {},
-                                          devices_of(kSize)));
+        DT_TRY_VALUE(auto job,
+                     Job::start(good_config(rank, kSize, served.port()), {}, devices_of(kSize)));
         DT_TRY_VALUE(auto world, job->world());
         DT_TRY_VALUE(const auto comm, world->split(0, -rank));  // other numbers
         float sum = 0;
@@ -423,23 +414,16 @@ TEST_CASE("Job: a receive over NCCL from a rank that has left ends, and names it
 
 TEST_CASE("Job: what a rank sent before it left is received behind a receive that fails") {
   FakeNccl* const fake = dt::test::fake_nccl(DT_FAKE_NCCL);
-  fake->reset();
-  fake->set_enqueue(FakeCuda::enqueue);
-  fake->set_eager_sends(true);
   constexpr int kSize = 3;
-  const auto loop = std::move(net::Loop::start()).value();
-  store::ServerOptions serving;
-  serving.world_size = kSize;
-  serving.server_rank = -1;
-  auto server = store::Server::start(loop.get(), serving);
-  REQUIRE(server.ok());
+  const JobStore served(kSize);
+  fake->set_eager_sends(true);
   Status outcomes[kSize];
   Status failed;
   float came = 0;
   dt::test::on_ranks(kSize, [&](int rank) {
     outcomes[rank] = [&]() -> Status {
-      DT_TRY_VALUE(auto job, Job::start(good_config(rank, kSize, server.value()->port()), {},
-                                        devices_of(kSize)));
+      DT_TRY_VALUE(auto job,
+                   Job::start(good_config(rank, kSize, served.port()), {}, devices_of(kSize)));
       DT_TRY_VALUE(auto world, job->world());
       DT_TRY_VALUE(const auto with_sender, world->split(rank < 2 ? 0 : -1, rank));
       DT_TRY_VALUE(const auto with_other, world->split(rank != 1 ? 0 : -1, rank));
@@ -483,21 +467,14 @@ TEST_CASE("Job: what a rank sent before it left is received behind a receive tha
 
 TEST_CASE("Job: some ranks make a communicator over their GPUs, and have one over host memory") {
   FakeNccl* const fake = dt::test::fake_nccl(DT_FAKE_NCCL);
-  fake->reset();
-  fake->set_enqueue(FakeCuda::enqueue);
   constexpr int kSize = 3;
-  const auto loop = std::move(net::Loop::start()).value();
-  store::ServerOptions serving;
-  serving.world_size = kSize;
-  serving.server_rank = -1;
-  auto server = store::Server::start(loop.get(), serving);
-  REQUIRE(server.ok());
+  const JobStore served(kSize);
   std::vector<Status> outcomes(kSize);
   std::vector<float> sums(kSize);
   dt::test::on_ranks(kSize, [&](int rank) {
     const auto at = static_cast<size_t>(rank);
     outcomes[at] = [&]() -> Status {
-      const Config config = good_config(rank, kSize, server.value()->port());
+      const Config config = good_config(rank, kSize, served.port());
       DT_TRY_VALUE(auto job, Job::start(config, {}, devices_of(kSize)));
       DT_TRY_VALUE(const auto world, job->world());
       if (rank != 1) {
