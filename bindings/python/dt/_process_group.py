@@ -312,15 +312,13 @@ def _milliseconds(timeout: datetime.timedelta) -> int:
 
 
 @contextlib.contextmanager
-def _telling(store: Any, rank: int) -> Iterator[None]:
-    """Publishes an exception of rank 0, so that the ranks that wait for its address raise it too. One of another rank
-    is that rank's alone: the others wait for it until the time-out."""
+def _telling(store: Any) -> Iterator[None]:
+    """Publishes an exception of rank 0, so that the ranks that wait for its address raise it too."""
     try:
         yield
     except Exception as error:
-        if rank == 0:
-            with contextlib.suppress(Exception):  # the other one is the cause
-                store.set(_KEY, f"{_FAILED}{type(error).__name__}: {error}")
+        with contextlib.suppress(Exception):  # the other one is the cause
+            store.set(_KEY, f"{_FAILED}{type(error).__name__}: {error}")
         raise
 
 
@@ -367,7 +365,7 @@ def _meet(store: Any, rank: int, size: int, timeout: datetime.timedelta, group: 
         return Membership(Job(Config(settings=settings)), None)
     server = None
     if rank == 0:
-        with _telling(store, rank):
+        with _telling(store):
             config = Config()
             token = secrets.token_hex(32) if _takes_token(config) else ""
             server, name, told = _serve(store, size, config, token)
@@ -454,12 +452,31 @@ def shrink_group() -> List[int]:
     return [number for number, rank in enumerate(before) if rank not in left.membership.job_ranks]
 
 
+def _load_for(options: Any) -> Any:
+    """The extension. Where it cannot be had, the other ranks of the group raise that, too, as soon as they have come:
+    rank 0 publishes it, another rank joins the job to abort it."""
+    from ._extension import load
+    rank, size = options.group_rank, options.group_size
+    try:
+        if rank > 0:
+            return load()  # before the meeting: it may take a minute the first time
+        with _telling(options.store):
+            return load()
+    except Exception as error:
+        if rank > 0 and _common_job(list(options.global_ranks_in_group)) is None:
+            why = f"{type(error).__name__}: {error}"
+            warnings.warn(f"the process group {options.group_id} fails on rank {rank}; the other ranks hear of it "
+                          f"when all have come: {why}", stacklevel=2)
+            with contextlib.suppress(Exception):  # the other one is the cause
+                job = _meet(options.store, rank, size, options.timeout, options.group_id).job
+                job.abort(f"the process group {options.group_id} was not made: {why}".replace("\0", " "))
+                job.finalize()
+        raise
+
+
 @_as_torch_raises()
 def _create(options: Any, _: Any) -> Any:
-    from ._extension import load
-    with _telling(options.store, options.group_rank):
-        extension = load()  # before the meeting: it may take a minute the first time
-    return _backend(_join(options, extension), _milliseconds(options.timeout))
+    return _backend(_join(options, _load_for(options)), _milliseconds(options.timeout))
 
 
 def _leave() -> None:

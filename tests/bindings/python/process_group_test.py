@@ -103,6 +103,9 @@ class ProcessGroupTest(unittest.TestCase):
     def test_all_ranks_hear_why_rank_0_makes_no_group(self):
         self.all_pass("rank_0_fails", 2)
 
+    def test_all_ranks_hear_which_rank_has_no_compiler(self):
+        self.all_pass("without_compiler", 3)
+
     def test_host_memory_whatever_backend_the_environment_names(self):
         self.all_pass("futures", 2, DT_BACKEND_NAME="nccl")
 
