@@ -205,10 +205,11 @@ done
 first_gpu=${CUDA_VISIBLE_DEVICES:-0}
 one_gpu=(env "CUDA_VISIBLE_DEVICES=${first_gpu%%,*}")
 staged=("${one_gpu[@]}" DT_BACKEND_SHARED_GPU=host "$dt" run -n 2 --no-prefix --)
+loopback=("${one_gpu[@]}" NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket NCCL_IB_DISABLE=1
+  NCCL_MNNVL_ENABLE=0 NCCL_NVLS_ENABLE=0 NCCL_RAS_ENABLE=0 NCCL_MAX_CTAS=4)
 # shellcheck disable=SC2016  # for the shell of the rank
-own_hosts=("${one_gpu[@]}" NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket NCCL_IB_DISABLE=1
-  NCCL_MNNVL_ENABLE=0 NCCL_NVLS_ENABLE=0 NCCL_RAS_ENABLE=0 NCCL_MAX_CTAS=4
-  "$dt" run -n 2 --no-prefix -- sh -c 'NCCL_HOSTID=dt-$RANK exec "$0" "$@"')
+as_hosts=(--no-prefix -- sh -c 'NCCL_HOSTID=dt-$RANK exec "$0" "$@"')
+own_hosts=("${loopback[@]}" "$dt" run -n 2 "${as_hosts[@]}")
 all_gpus=("$dt" run -n "$gpus" --no-prefix --)
 run registered_2_nccl_one_gpu test "${no_gpu:-$no_nccl}" env DT_NCCL_REGISTER=on \
   "${own_hosts[@]}" "$RANK_PROGRAM" cuda check
@@ -232,6 +233,10 @@ for name in torch_ranks torch_backend; do
   run "${name}_all_gpus" test "${no_gpu:-${no_nccl:-${no_second:-$no_torch}}}" \
     "${all_gpus[@]}" "${program[@]}"
 done
+run torch_shrink_3_staged test "${no_gpu:-$no_torch}" "${one_gpu[@]}" DT_BACKEND_SHARED_GPU=host \
+  "$dt" run -n 3 --on-failure continue --no-prefix -- "${program[@]}" shrink
+run torch_shrink_3_nccl_one_gpu test "${no_gpu:-${no_nccl:-$no_torch}}" "${loopback[@]}" \
+  "$dt" run -n 3 --on-failure continue "${as_hosts[@]}" "${program[@]}" shrink
 
 # ---- Benchmarks ----
 

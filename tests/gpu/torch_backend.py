@@ -3,10 +3,15 @@
 streams, batches, groups, DistributedDataParallel and fully_shard beside one process.
 
     dt run -n N -- python3 torch_backend.py
+    dt run -n 3 --on-failure continue -- python3 torch_backend.py shrink
 
+In the second the last rank kills itself, and the others go on without it.
 The wheel's folder must be in PYTHONPATH. Ends with 77 where there is no PyTorch or no GPU."""
 
 import datetime
+import os
+import signal
+import sys
 import time
 
 from torch_gpu import close, same, take_gpu, torch, values
@@ -205,11 +210,32 @@ def check_fsdp(rank, size):
         close("fully_shard", one.full_tensor(), other, 1e-12)
 
 
+def check_shrink(rank, size):
+    one = values(rank)
+    dist.all_reduce(one)
+    same("before", one, sum(values(each) for each in range(size)))
+    dist.barrier()
+    if rank == size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        for _ in range(1000):
+            dist.all_reduce(one)
+            dist.barrier()
+    except dist.DistBackendError as error:
+        assert f"rank {size - 1}" in str(error), error
+    assert dt.torch.shrink_group() == [size - 1]
+    assert (dist.get_rank(), dist.get_world_size()) == (rank, size - 1)
+    one = values(rank)
+    dist.all_reduce(one)
+    same("afterwards", one, sum(values(each) for each in range(size - 1)))
+
+
 def main():
     take_gpu()
     dist.init_process_group("dt", timeout=datetime.timedelta(seconds=60))
     rank, size = dist.get_rank(), dist.get_world_size()
-    for check in (check_collectives, check_streams, check_messages, check_groups, check_ddp, check_fsdp):
+    every = check_collectives, check_streams, check_messages, check_groups, check_ddp, check_fsdp
+    for check in [check_shrink] if "shrink" in sys.argv else every:
         begin = time.monotonic()
         check(rank, size)
         torch.cuda.synchronize()

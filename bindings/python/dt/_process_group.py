@@ -136,11 +136,8 @@ class Group:
                               datetime.timedelta(milliseconds=timeout_ms)), timeout_ms)
 
     def shrunk(self) -> "Group":
-        """This group without the lost ranks, in the same job. This object is not used any more. Collective over the
-        ranks that are left."""
-        if self._gpu is not None or self.membership.gpu is not None:
-            raise NotImplementedError("dt.torch.shrink_group: the process group has had tensors on GPUs, which does "
-                                      "not work yet; start the job again")
+        """This group without the lost ranks, in the same job. Its job over GPUs ends; the next tensor there makes a
+        new one. This object is not used any more. Collective over the ranks that are left."""
         from ._extension import load
         comm, failed = self.comm, None
         for _ in self.ranks:
@@ -154,6 +151,12 @@ class Group:
                 failed = error
                 continue
             self._owns_job = False
+            gpu, self.membership.gpu = self.membership.gpu, None
+            if gpu is not None:  # all that are left are here, so no call of theirs is under way in it
+                with contextlib.suppress(Error):
+                    gpu.job.abort("dt.torch.shrink_group() ends the job over GPUs of the former group")
+                with contextlib.suppress(Error):
+                    gpu.end(0)
             return Group(membership, comm, list(range(comm.size)), self.name, True,
                          PrefixStore(f"left/{comm.size}", self.store), self.timeout)
         assert failed is not None
@@ -434,7 +437,7 @@ def shrink_group() -> List[int]:
     numbers in the old order. All other groups are destroyed.
 
     Every rank that is left calls it after a call of a group has failed; it returns when all have called. Rank 0 must
-    be left, because it serves the stores. Over host memory."""
+    be left, because it serves the stores."""
     global _shrunk_group  # pylint: disable=global-statement
     group = _default_group()
     if group is None:

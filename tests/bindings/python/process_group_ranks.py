@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rank of process_group_test.py, which does not import dt: process_group_ranks.py CASE RANK SIZE FOLDER"""
 
+import array
 import datetime
 import functools
 import os
@@ -558,6 +559,37 @@ def case_no_new_group(dist, torch, rank, size):
     else:
         raise AssertionError("a rank is gone, and nothing was raised")
     sys.exit()
+
+
+def case_shrunk_with_gpus(dist, torch, rank, size):
+    """After the loss of a rank the group makes its job over GPUs anew. Here that, too, is over host memory."""
+    import dt.torch
+    from dt import _process_group
+    meet = _process_group._meet
+    _process_group._meet = lambda *where: meet(*where[:5])
+
+    def sum_over_gpus():
+        group = _process_group._default_group()
+        group.open_gpu(0)
+        ones = array.array("i", [1])
+        group._on_gpu.allreduce(ones)
+        return ones[0], group.membership.gpu
+
+    found, job = sum_over_gpus()
+    assert found == size
+    dist.barrier()
+    for lost in (size - 1, size - 2):
+        if rank == lost:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            dist.all_reduce(torch.ones(1))
+        except dist.DistBackendError:
+            assert dt.torch.shrink_group() == [lost]
+        else:
+            raise AssertionError("a rank is gone, and nothing was raised")
+        former = job
+        found, job = sum_over_gpus()
+        assert found == lost and former.ended and not job.ended
 
 
 def case_differing(dist, torch, rank, size):

@@ -144,6 +144,11 @@ class ProcessGroupTest(unittest.TestCase):
         for text, status in others:
             self.assertEqual(status, 0, text)
 
+    def test_a_group_over_gpus_goes_on_without_killed_ranks(self):
+        *others, _, _ = self.run_case("shrunk_with_gpus", 4)
+        for text, status in others:
+            self.assertEqual(status, 0, text)
+
     def test_messages_of_a_killed_rank_end(self):
         *others, killed = self.run_case("peer_killed", 4)
         self.assertEqual(killed[1], -signal.SIGKILL)
