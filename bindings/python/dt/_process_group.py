@@ -25,10 +25,9 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from ._comm import Comm
 from ._config import Config
-from ._errors import Error, InvalidArgumentError, PeerLostError
-from ._errors import TimeoutError as DtTimeoutError
-from ._errors import UnsupportedError, invalid
+from ._errors import Error, PeerLostError, invalid
 from ._job import Job
+from ._python_messages import timed_out, torch_error
 from ._store import StoreServer
 
 _KEY = "dt"
@@ -37,23 +36,16 @@ _FAREWELL_S = 30.0  # for the others, when the default group is destroyed
 _LEAVING_S = 5.0  # for the others, when Python ends
 
 
-def _timed_out(text: str) -> Exception:
-    """In the words of gloo, for which programs look."""
-    return torch.distributed.DistBackendError(f"backend dt: Timed out on {text}")
-
-
 @contextlib.contextmanager
 def _as_torch_raises() -> Iterator[None]:
-    """Makes errors of dt what programs catch, as the backend does; wrong arguments, and what dt cannot do, are
-    Python's own exceptions already."""
+    """Makes errors of dt what programs catch, as the backend does."""
     try:
         yield
-    except (InvalidArgumentError, UnsupportedError):
-        raise
-    except DtTimeoutError as error:
-        raise _timed_out(str(error)) from error
     except Error as error:
-        raise torch.distributed.DistBackendError(str(error)) from error
+        found = torch_error(error)
+        if found is error:
+            raise
+        raise found from error
 
 
 class Membership:
@@ -65,7 +57,8 @@ class Membership:
         self.job = job
         self.server = server
         self.ended = False
-        self.messages: Any = None  # of the extension; None: there is only this rank
+        self.messages: Any = None  # None: there is only this rank
+        self.implementation: Any = None  # of the backend, the same on all ranks: the extension, or _python_backend
         self.gpu: Optional[Membership] = None  # the same ranks' job over their GPUs
         self._world = job.world() if world is None else world
         self.job_ranks = list(range(self._world.size)) if job_ranks is None else job_ranks
@@ -86,14 +79,28 @@ class Membership:
             self.messages.close()
         return Membership(self.job, self.server, world, [self.job_ranks[each] for each in left])
 
-    def open_messages(self, extension: Any, name: str, timeout_s: float) -> None:
+    def open_messages(self, implementation: Any, name: str, timeout_s: float) -> None:
         """A communicator for the sends and receives of all groups, so that they do not stand in order
         with collectives. All ranks call it."""
+        self.implementation = implementation
         size = self._world.size
         if size > 1:
             self._for_messages = self.create_comm(list(range(size)), f"{name[:60]} p2p")
             self._for_messages.set_timeout(timeout_s)
-            self.messages = extension.Messages(self._for_messages._handle, self._world.rank, size)
+            self.messages = implementation.Messages(self._for_messages)
+
+    def agree(self, extension: Any, why_none: str) -> Any:
+        """The implementation that all ranks have. Without an extension on one of them it is the one in Python."""
+        reasons = [why_none] if self._world.size == 1 else self._world.allgather_objects(why_none)
+        lacking = [rank for rank, why in enumerate(reasons) if why]
+        if not lacking:
+            return extension
+        from . import _python_backend
+        if self._world.rank in (0, *lacking):
+            warnings.warn(f"backend dt: rank {lacking[0]} cannot use its half in C++, so all ranks use the one in "
+                          "Python, which is slower and takes no tensors on GPUs (docs/torch.md): "
+                          f"{reasons[lacking[0]]}", stacklevel=2)
+        return _python_backend
 
     def end(self, timeout: Optional[float] = None) -> None:
         """Leaves together with the other ranks."""
@@ -104,7 +111,7 @@ class Membership:
                 steps.callback(self.messages.close)
             steps.callback(self.job.finalize, timeout)
             if self.messages is not None:
-                steps.callback(self.messages.leave, self._world._handle, round(1000 * farewell_s))
+                steps.callback(self.messages.leave, self._world, farewell_s)
             if self.gpu is not None:
                 steps.callback(self.gpu.end, timeout)
 
@@ -138,7 +145,6 @@ class Group:
     def shrunk(self) -> "Group":
         """This group without the lost ranks, in the same job. Its job over GPUs ends; the next tensor there makes a
         new one. This object is not used any more. Collective over the ranks that are left."""
-        from ._extension import load
         comm, failed = self.comm, None
         for _ in self.ranks:
             try:
@@ -146,7 +152,7 @@ class Group:
                 comm.set_timeout(self.timeout.total_seconds())
                 left = [int(each) for each in comm.allgather_objects(self.comm.rank)]
                 membership = self.membership.shrunk(left, comm)
-                membership.open_messages(load(), self.name, self.timeout.total_seconds())
+                membership.open_messages(self.membership.implementation, self.name, self.timeout.total_seconds())
             except PeerLostError as error:  # one more; where rank 0 is, the next try fails alike
                 failed = error
                 continue
@@ -344,7 +350,7 @@ def _find(store: Any, timeout: datetime.timedelta, group: str) -> List[str]:
             raise torch.distributed.DistBackendError(
                 f"backend dt: the store of torch.distributed failed while the process group {group} waited for its "
                 f"rank 0: {error}; see what ended the process that serves this store") from error
-        raise _timed_out(f"the process group {group}: its rank 0 has not come within {timeout.total_seconds():g} s; "
+        raise timed_out(f"the process group {group}: its rank 0 has not come within {timeout.total_seconds():g} s; "
                          f"see whether that rank runs and makes the group, too ({error})") from error
     if text.startswith(_FAILED):
         raise torch.distributed.DistBackendError(
@@ -400,36 +406,37 @@ def _common_job(ranks: List[int]) -> Optional[Membership]:
     return found.membership if found is not None and not found.membership.ended and ranks else None
 
 
-def _join(options: Any, extension: Any) -> Group:
+def _join(options: Any) -> Group:
     """The part of this process in a new group, of which it is a member."""
     if _shrunk_group is not None:
-        return _open(_shrunk_group, extension)
+        return _open(_shrunk_group, None, "")
     ranks = list(options.global_ranks_in_group)
     membership = _common_job(ranks)
     if membership is not None:
         comm = membership.create_comm(ranks, options.group_id)
         comm.set_timeout(options.timeout.total_seconds())
         return Group(membership, comm, ranks, options.group_id, False, options.store, options.timeout)
+    extension, why_none = _extension_or_why()  # before the meeting: it may take a minute the first time
     membership = _meet(options.store, options.group_rank, options.group_size, options.timeout, options.group_id)
     return _open(Group(membership, membership.job.world(), list(range(options.group_size)), options.group_id, True,
-                       options.store, options.timeout), extension)
+                       options.store, options.timeout), extension, why_none)
 
 
-def _open(group: Group, extension: Any) -> Group:
+def _open(group: Group, extension: Any, why_none: str) -> Group:
     """Of all ranks of a job that are left."""
     global _default  # pylint: disable=global-statement
     _memberships.add(group.membership)
-    if group.membership.messages is None:
-        group.membership.open_messages(extension, group.name, group.timeout.total_seconds())
+    if group.membership.implementation is None:
+        group.membership.open_messages(group.membership.agree(extension, why_none), group.name,
+                                       group.timeout.total_seconds())
     if not torch.distributed.is_initialized():
         _default = weakref.ref(group)
     return group
 
 
 def _backend(group: Group, timeout_ms: int) -> Any:
-    from ._extension import load
-    return load().Backend(group.comm.rank, group.comm.size, group.comm._handle, group.membership.messages,
-                          group.ranks, timeout_ms, group.name, group)
+    return group.membership.implementation.Backend(group.comm.rank, group.comm.size, group, group.membership.messages,
+                                                   group.ranks, timeout_ms, group.name)
 
 
 def shrink_group() -> List[int]:
@@ -455,31 +462,18 @@ def shrink_group() -> List[int]:
     return [number for number, rank in enumerate(before) if rank not in left.membership.job_ranks]
 
 
-def _load_for(options: Any) -> Any:
-    """The extension. Where it cannot be had, the other ranks of the group raise that, too, as soon as they have come:
-    rank 0 publishes it, another rank joins the job to abort it."""
+def _extension_or_why() -> Tuple[Any, str]:
+    """The half in C++, or why there is none."""
     from ._extension import load
-    rank, size = options.group_rank, options.group_size
     try:
-        if rank > 0:
-            return load()  # before the meeting: it may take a minute the first time
-        with _telling(options.store):
-            return load()
-    except Exception as error:
-        if rank > 0 and _common_job(list(options.global_ranks_in_group)) is None:
-            why = f"{type(error).__name__}: {error}"
-            warnings.warn(f"the process group {options.group_id} fails on rank {rank}; the other ranks hear of it "
-                          f"when all have come: {why}", stacklevel=2)
-            with contextlib.suppress(Exception):  # the other one is the cause
-                job = _meet(options.store, rank, size, options.timeout, options.group_id).job
-                job.abort(f"the process group {options.group_id} was not made: {why}".replace("\0", " "))
-                job.finalize()
-        raise
+        return load(), ""
+    except Exception as error:  # pylint: disable=broad-exception-caught
+        return None, str(error) or type(error).__name__
 
 
 @_as_torch_raises()
 def _create(options: Any, _: Any) -> Any:
-    return _backend(_join(options, _load_for(options)), _milliseconds(options.timeout))
+    return _backend(_join(options), _milliseconds(options.timeout))
 
 
 def _leave() -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors of PyTorch as memory that dt reads and writes."""
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import torch
 from torch.utils.dlpack import from_dlpack
@@ -24,6 +24,11 @@ _MORE_DTYPES: Dict[Any, Dtype] = {
     if hasattr(torch, name)}
 
 
+def dtype_of(kind: torch.dtype) -> Optional[Dtype]:
+    """None: dt has no such elements."""
+    return DTYPES.get(kind, _MORE_DTYPES.get(kind))
+
+
 def _check_place(tensor: torch.Tensor) -> None:
     """An address of another device, or none, would be taken for one of the host."""
     if tensor.device.type not in ("cpu", "cuda"):
@@ -37,7 +42,7 @@ def buffer(tensor: torch.Tensor) -> Buffer:
     if not tensor.is_contiguous():
         raise invalid("dt.torch.buffer: the tensor is not contiguous; give tensor.contiguous()")
     _check_place(tensor)
-    dtype = DTYPES.get(tensor.dtype, _MORE_DTYPES.get(tensor.dtype))
+    dtype = dtype_of(tensor.dtype)
     if dtype is None:
         raise invalid(f"dt.torch.buffer: dt has no {tensor.dtype}; convert the tensor")
     return Buffer.from_address(tensor.data_ptr(), tensor.numel(), dtype, tensor, tensor.is_cuda)

@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <atomic>
+#include <cmath>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <type_traits>
 
@@ -22,14 +23,19 @@ using Tensors1 = std::vector<Tensor>;
 using Tensors2 = std::vector<std::vector<Tensor>>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
+/** @param comm a Comm of Python. */
+dt_comm* handle_of(const pybind11::handle& comm) {
+  return reinterpret_cast<dt_comm*>(comm.attr("handle").cast<int64_t>());
+}
+
 class Backend final : public c10d::Backend {
  public:
-  /** @param messages of the job; null: there is only this rank. @param ranks of the job, by rank
-   * of the group. @param group holds the handles, and knows how it ends. */
-  Backend(int rank, int size, int64_t comm, std::shared_ptr<Messages> messages,
-          std::vector<int> ranks, int64_t timeout_ms, std::string name, pybind11::object group)
+  /** @param group holds the handles, and knows how it ends. @param messages of the job; null: there
+   * is only this rank. @param ranks of the job, by rank of the group. */
+  Backend(int rank, int size, pybind11::object group, std::shared_ptr<Messages> messages,
+          std::vector<int> ranks, int64_t timeout_ms, std::string name)
       : c10d::Backend(rank, size),
-        comm_(reinterpret_cast<dt_comm*>(comm)),
+        comm_(handle_of(group.attr("comm"))),
         messages_(std::move(messages), std::move(ranks), rank, name),
         options_(c10::make_intrusive<Options>("dt", std::chrono::milliseconds(timeout_ms))),
         shared_memory_(std::make_shared<SharedMemory>(comm_, group.attr("comm"))),
@@ -574,19 +580,20 @@ PYBIND11_MODULE(dt_c10d, module) {
   using pybind11::gil_scoped_release;
   pybind11::module_::import("torch.distributed");
   pybind11::class_<Messages, std::shared_ptr<Messages>>(module, "Messages")
-      .def(pybind11::init([](int64_t comm, int rank, int size) {
-        return std::make_shared<Messages>(reinterpret_cast<dt_comm*>(comm), rank, size);
+      .def(pybind11::init([](const pybind11::object& comm) {
+        return std::make_shared<Messages>(handle_of(comm), comm.attr("rank").cast<int>(),
+                                          comm.attr("size").cast<int>());
       }))
-      .def(
-          "leave",
-          [](Messages& messages, int64_t world, int64_t timeout_ms) {
-            messages.leave(reinterpret_cast<dt_comm*>(world), timeout_ms);
-          },
-          pybind11::call_guard<gil_scoped_release>())
+      .def("leave",
+           [](Messages& messages, const pybind11::object& world, double timeout_s) {
+             dt_comm* const comm = handle_of(world);
+             const gil_scoped_release release;
+             messages.leave(comm, std::llround(1000 * timeout_s));
+           })
       .def("close", &Messages::close, pybind11::call_guard<gil_scoped_release>());
   pybind11::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(module, "Backend")
-      .def(pybind11::init<int, int, int64_t, std::shared_ptr<Messages>, std::vector<int>, int64_t,
-                          std::string, pybind11::object>())
+      .def(pybind11::init<int, int, pybind11::object, std::shared_ptr<Messages>, std::vector<int>,
+                          int64_t, std::string>())
       // torch calls it on ranks outside of a new group; they have nothing to do.
       .def("perform_nocolor_split", [](Backend&, const pybind11::object&) {});
 }

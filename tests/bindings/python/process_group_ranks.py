@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 import weakref
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -143,7 +144,9 @@ def case_memory(dist, torch, rank, size):
             work.wait()
         known = [weakref.ref(each) for each in (sent, came, total)]
         del sent, came, total, works, work
-        assert [each() is None for each in known] == [True] * 3, count
+        limit = time.monotonic() + 5  # a thread may be about to let go of them
+        while any(each() is not None for each in known):
+            assert time.monotonic() < limit, ([each() is None for each in known], count)
     dist.barrier()
 
 
@@ -193,7 +196,7 @@ def case_reductions(dist, torch, rank, size):
     try:
         dist.all_reduce(torch.sparse_coo_tensor([[0]], [True], (3,)), op=dist.ReduceOp.AVG)
     except NotImplementedError as error:
-        assert "average of Bool" in str(error), error
+        assert "dt has no average of" in str(error), error
     else:
         raise AssertionError("not refused")
     nothing = torch.sparse_coo_tensor(torch.empty(2, 0, dtype=torch.int64), [], (4, 4))
@@ -202,7 +205,7 @@ def case_reductions(dist, torch, rank, size):
     try:
         dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (3 + rank,)))
     except dist.DistBackendError as error:
-        assert "rank 0 has Float of [3]" in str(error) and "rank 1 Float of [4]" in str(error), error
+        assert "ranks disagree: rank 0 has" in str(error) and "of [3]" in str(error) and "of [4]" in str(error), error
     else:
         raise AssertionError("the sizes differ, and nothing was raised")
     # Each rank has a factor of its own.
@@ -224,7 +227,7 @@ def case_reductions(dist, torch, rank, size):
     try:
         dist.all_reduce(torch.ones(1, dtype=torch.int64), op=scaled)
     except NotImplementedError as error:
-        assert "premultiplied sum of Long" in str(error), error
+        assert "dt has no premultiplied sum of" in str(error), error
     else:
         raise AssertionError("not refused")
 
@@ -301,26 +304,20 @@ def case_names(dist, torch, rank, size):
 
 
 def case_without_compiler(dist, torch, rank, size):
-    """The other ranks hear which rank cannot build the backend, and do not wait for the time-out. The default group
-    is gloo's."""
-    from dt import _extension
-    for broken in range(size):
-        load = _extension.load
-        if rank == broken:
-            def fail():
-                raise RuntimeError("there is no C++ compiler")
-            _extension.load = fail
-        try:
-            dist.new_group(backend="dt")
-        except (RuntimeError, dist.DistBackendError) as error:
-            assert "RuntimeError: there is no C++ compiler" in str(error) or rank == broken, error
-            assert f"rank {broken} (" in str(error) or broken in (0, rank), error
-        else:
-            raise AssertionError(f"rank {broken} has no compiler, and nothing was raised")
-        _extension.load = load
-        dist.barrier()
-    group = dist.new_group(backend="dt")
-    dist.all_reduce(torch.ones(1), group=group)
+    """All ranks use the backend in Python where one of them cannot build the other."""
+    from dt import _extension, _python_backend
+    if rank == 1:
+        def fail():
+            raise RuntimeError("there is no C++ compiler")
+        _extension.load = fail
+    with warnings.catch_warnings(record=True) as caught:
+        group = dist.new_group(backend="dt")
+    said = [str(each.message) for each in caught if "backend dt: rank 1 cannot" in str(each.message)]
+    assert len(said) == (rank < 2) and all("there is no C++ compiler" in each for each in said), caught
+    assert isinstance(group._get_backend(torch.device("cpu")), _python_backend.Backend)
+    value = torch.tensor([1.0 + rank])
+    dist.all_reduce(value, group=group)
+    assert value.item() == size * (size + 1) / 2
 
 
 def case_not_default(dist, torch, rank, size):
@@ -605,6 +602,11 @@ def run_rank(name, rank, size, folder):
     import torch
     import torch.distributed as dist
     torch.set_num_threads(1)
+    if "WITHOUT_COMPILER" in os.environ:
+        from dt import _extension
+        def fail():
+            raise RuntimeError("there is no C++ compiler")
+        _extension.load = fail
     backend = "gloo" if name in ("not_default", "rank_0_fails", "without_compiler") else "dt"
     dist.init_process_group(backend, init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
     case = globals().get("case_" + name) or getattr(process_group_messages, "case_" + name)

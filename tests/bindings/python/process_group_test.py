@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backend "dt" of torch.distributed on 2 to 4 ranks, each a process of process_group_ranks.py."""
+"""The backend "dt" of torch.distributed on 2 to 4 ranks, each a process of process_group_ranks.py; in C++ and in
+Python."""
 
 import importlib.util
 import os
@@ -15,10 +16,13 @@ RANK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "process_group_r
 
 
 class ProcessGroupTest(unittest.TestCase):
+    environment = {}
+
     def run_case(self, name, size, **environment):
         with tempfile.TemporaryDirectory() as folder:
+            variables = {**os.environ, **self.environment, **environment}
             ranks = [subprocess.Popen([sys.executable, "-I", RANK, name, str(rank), str(size), folder],
-                                      env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True)
+                                      env=variables, stderr=subprocess.PIPE, text=True)
                      for rank in range(size)]
             try:
                 return [(rank.communicate(timeout=LIMIT_S)[1], rank.returncode) for rank in ranks]
@@ -103,7 +107,7 @@ class ProcessGroupTest(unittest.TestCase):
     def test_all_ranks_hear_why_rank_0_makes_no_group(self):
         self.all_pass("rank_0_fails", 2)
 
-    def test_all_ranks_hear_which_rank_has_no_compiler(self):
+    def test_one_rank_without_a_compiler(self):
         self.all_pass("without_compiler", 3)
 
     def test_host_memory_whatever_backend_the_environment_names(self):
@@ -154,6 +158,15 @@ class ProcessGroupTest(unittest.TestCase):
         self.assertEqual(killed[1], -signal.SIGKILL)
         for text, status in others:
             self.assertEqual(status, 0, text)
+
+
+class WithoutCompilerTest(ProcessGroupTest):
+    """The same with the backend in Python, which has no batches, no splits and no shared memory for tensors."""
+
+    environment = {"WITHOUT_COMPILER": "1"}
+    test_batches = test_batches_that_an_exception_ends = test_threads_beside_a_batch = test_split_groups = None
+    test_shared_memory_of_tensors = test_ddp_has_its_buckets_in_shared_memory = None
+    test_one_rank_without_a_compiler = None
 
 
 def why_not():

@@ -1,0 +1,534 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages between two ranks, with tags and from any source, of the backend of torch.distributed in Python."""
+
+import contextlib
+import ctypes
+import struct
+import threading
+import time
+import zlib
+from typing import Any, Callable, Dict, List, Optional, Set
+
+import torch
+import torch.distributed
+
+from ._errors import Error, InvalidArgumentError, UnsupportedError
+from ._errors import TimeoutError as DtTimeoutError
+from ._raw import Buffer
+from ._types import Dtype, ReduceOp
+from ._work import Work, wait_any
+
+_HEADER = struct.Struct("<qqqi")  # group, tag, bytes of the message, whether it is a farewell
+_LOOK_S = 0.005  # how soon the thread sees what has been posted meanwhile
+_USER, _BARRIER = 0, 1  # whose tags are those of a message
+
+Ended = Callable[..., None]  # with the error, or None; of a receive also with the rank of the group that sent it
+
+
+def timed_out(text: str) -> Exception:
+    """In the words of gloo, for which programs look."""
+    return torch.distributed.DistBackendError(f"backend dt: Timed out on {text}")
+
+
+def torch_error(error: Exception) -> Exception:
+    """What programs catch; wrong arguments, and what dt cannot do, are Python's own exceptions already."""
+    if isinstance(error, (InvalidArgumentError, UnsupportedError)) or not isinstance(error, Error):
+        return error
+    if isinstance(error, DtTimeoutError):
+        return timed_out(str(error))
+    return torch.distributed.DistBackendError(str(error))
+
+
+def _value_or_error(future: Any) -> Any:
+    value = future.value()
+    if isinstance(value, Exception):
+        raise value
+    return value
+
+
+class Results(List[torch.Tensor]):
+    """What a future gives."""
+
+    source = -1  # the rank of the group that has sent it
+
+
+class Waiter:
+    """The end of one call, for those who wait for it."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._outcome: Any = None
+        self._base: Any = None
+        self._future: Any = None
+
+    def end(self, results: Results, error: Optional[Exception]) -> None:
+        with self._lock:
+            self._outcome = results if error is None else torch_error(error)
+            base = self._base
+            self._ended.set()
+        if base is not None:  # its callbacks may block
+            threading.Thread(target=base.set_result, args=(self._outcome,), name="dt-torch", daemon=True).start()
+
+    def wait(self, timeout: Optional[float] = None) -> bool:
+        if not self._ended.wait(timeout):
+            assert timeout is not None
+            raise timed_out(f"{self._title} after {1000 * timeout:.0f} ms; the operation itself goes on")
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return True
+
+    def future(self) -> Any:
+        """PyTorch's C++ sees an error of a future only if a callback has raised it."""
+        with self._lock:
+            if self._future is None:
+                self._base = torch.futures.Future()
+                self._future = self._base.then(_value_or_error)
+                if self._ended.is_set():
+                    self._base.set_result(self._outcome)
+            return self._future
+
+
+class _Receive:
+    """A receive that is not satisfied yet."""
+
+    def __init__(self, group: int, tag: int, sources: Dict[int, int], memory: Buffer, what: str, end: float,
+                 ended: Ended) -> None:
+        self.group = group
+        self.tag = tag
+        self.sources = sources  # ranks of the job that may send it, and which they are in the group
+        self.memory = memory
+        self.bytes = memory.count * Dtype(memory.dtype).itemsize
+        self.what = what  # for errors
+        self.end = end
+        self._ended = ended
+        self.source = -1  # the rank of the job that has sent it
+
+    def ended(self, error: Optional[Exception]) -> None:
+        self._ended(error, self.sources.get(self.source, -1))
+
+
+class _Arrived:
+    """A message whose header has come; without `receive`, one that no receive wants yet."""
+
+    def __init__(self, group: int, tag: int, source: int, data: Any) -> None:
+        self.group = group
+        self.tag = tag
+        self.source = source
+        self.data = data  # a bytearray, or the memory of `receive`
+        self.receive: Optional[_Receive] = None
+        self.work: Optional[Work] = None  # None: all of it is here
+
+
+class Messages:
+    """The messages of a process, in all groups of one job.
+
+    dt matches the n-th send of a pair with the n-th receive. So each message has a header before it, by which the
+    receiver decides where it goes: to the first receive that wants it, or into memory of its own until one does. A
+    rank has a receive for a header under way (it listens) while a receive that is not satisfied names that peer. One
+    thread takes in what has come; there is one while there is something to wait for. As dt cannot take a receive
+    back, ranks that leave the job tell each other, and those that are listened to say farewell.
+
+    A message that is not taken in time fails alone; dt keeps a send, which may still arrive.
+    """
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+        self._sending = threading.Lock()  # a header and its message stand one behind the other
+        self._changed = threading.Condition()  # its lock is for all below
+        self._waiting: List[_Receive] = []  # in the order of the calls
+        self._arrived: List[_Arrived] = []  # in the order of their headers
+        self._headers: Dict[int, Any] = {}  # of peers that this rank listens to: (memory, work)
+        self._sends: List[Any] = []  # (works, end, what, ended, peer)
+        self._parting: Set[int] = set()  # they will say farewell
+        self._parted: Set[int] = set()  # they have
+        self._error: Optional[Exception] = None
+        self._thread: Optional[threading.Thread] = None
+
+    def send(self, header: bytes, memory: Buffer, peer: int, what: str, end: float, ended: Ended) -> None:
+        kept = bytearray(header)
+        with self._sending:
+            works = [self._comm.send_async(kept, peer, timeout=float("inf"))]
+            if memory.count > 0:
+                works.append(self._comm.send_async(memory, peer, timeout=float("inf")))
+        with self._changed:
+            self._sends.append((works, end, what, ended, peer))
+            self._wake()
+
+    def post(self, receive: _Receive) -> None:
+        done: List[Callable[[], None]] = []
+        with self._changed:
+            if self._error is not None:
+                raise self._error
+            self._waiting.append(receive)
+            for message in self._arrived:
+                if message.receive is None and self._matches(receive, message):
+                    self._hand_over(message, receive, done)
+                    break
+            for peer in receive.sources if receive in self._waiting else ():
+                self._listen(peer, done)
+            self._wake()
+        for each in done:
+            each()
+
+    def cancel(self, receive: _Receive) -> bool:
+        """Takes a receive back; False: it is done."""
+        self._take_in()
+        with self._changed:
+            if receive not in self._waiting:
+                return False
+            self._waiting.remove(receive)
+            return True
+
+    @staticmethod
+    def _matches(receive: _Receive, message: _Arrived) -> bool:
+        return (receive.group, receive.tag) == (message.group, message.tag) and message.source in receive.sources
+
+    # ---- With the lock held; what they add to `done` is to be called without it ----
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="dt-torch", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _hand_over(self, message: _Arrived, receive: _Receive, done: List[Callable[[], None]]) -> None:
+        """A message that came before its receive."""
+        self._waiting.remove(receive)
+        message.receive = receive
+        if message.work is None:
+            self._end(message, None, done)
+
+    def _end(self, message: _Arrived, error: Optional[Exception], done: List[Callable[[], None]]) -> None:
+        """All of it is here, or it has failed."""
+        message.work = None
+        receive = message.receive
+        if receive is None:
+            return  # it stays until one wants it
+        receive.source = message.source
+        self._arrived.remove(message)
+        if error is None and isinstance(message.data, bytearray):
+            if len(message.data) != receive.bytes:
+                error = torch.distributed.DistBackendError(
+                    f"{receive.what}: room for {receive.bytes} bytes, but the message has {len(message.data)}")
+            elif message.data:
+                ctypes.memmove(receive.memory.address, bytes(message.data), receive.bytes)
+        done.append(lambda: receive.ended(error))
+
+    def _listen(self, peer: int, done: List[Callable[[], None]]) -> None:
+        if peer == self._comm.rank or peer in self._headers or self._error is not None:
+            return
+        memory = bytearray(_HEADER.size)
+        try:
+            self._headers[peer] = memory, self._comm.recv_async(memory, peer, timeout=float("inf"))
+        except Error as error:
+            self._fail(torch_error(error), done)
+
+    def _take(self, peer: int, header: bytearray, done: List[Callable[[], None]]) -> None:
+        """A header has come."""
+        group, tag, size, is_farewell = _HEADER.unpack(header)
+        if is_farewell:
+            self._parting.discard(peer)
+            self._parted.add(peer)
+            return
+        message = _Arrived(group, tag, peer, bytearray())
+        receive = next((each for each in self._waiting if self._matches(each, message)), None)
+        if receive is not None:
+            self._waiting.remove(receive)
+            message.receive = receive
+        message.data = receive.memory if receive is not None and receive.bytes == size else bytearray(size)
+        self._arrived.append(message)
+        if size == 0:
+            self._end(message, None, done)
+        else:
+            try:
+                message.work = self._comm.recv_async(Buffer(message.data, Dtype.U8) if isinstance(
+                    message.data, bytearray) else _bytes_of(message.data), peer)
+            except Error as error:
+                self._end(message, torch_error(error), done)
+                self._fail(torch_error(error), done)
+        if peer in self._parting or any(peer in each.sources for each in self._waiting):
+            self._listen(peer, done)
+
+    def _fail(self, error: Exception, done: List[Callable[[], None]]) -> None:
+        """The communicator is broken, or the group destroyed."""
+        self._error = self._error or error
+        for receive in self._waiting:
+            done.append(lambda receive=receive: receive.ended(error))  # type: ignore[misc]
+        self._waiting.clear()
+
+    # ---- The thread ----
+
+    def _take_in(self) -> None:
+        """Takes in what has come, and ends what is done or too late."""
+        done: List[Callable[[], None]] = []
+        with self._changed:
+            for peer, (memory, work) in list(self._headers.items()):
+                if not work.done():
+                    continue
+                del self._headers[peer]
+                error = work.error()
+                if error is not None:
+                    self._fail(torch_error(error), done)
+                else:
+                    self._take(peer, memory, done)
+            for message in [each for each in self._arrived if each.work is not None]:
+                assert message.work is not None
+                if message.work.done():
+                    error = message.work.error()
+                    self._end(message, error, done)
+                    if error is not None:
+                        self._fail(torch_error(error), done)
+            now = time.monotonic()
+            for receive in [each for each in self._waiting if now >= each.end]:
+                self._waiting.remove(receive)
+                late = timed_out(f"{receive.what}: no message came in time")
+                done.append(lambda receive=receive, late=late: receive.ended(late))  # type: ignore[misc]
+            for each in list(self._sends):
+                works, end, what, ended, _ = each
+                if all(work.done() for work in works):
+                    error = next((work.error() for work in works if work.error() is not None), None)
+                    self._sends.remove(each)
+                elif now >= end:
+                    error = timed_out(f"{what}: it was not received in time, and may still arrive")
+                    self._sends.remove(each)
+                    for work in works:
+                        work.close()
+                else:
+                    continue
+                done.append(lambda ended=ended, error=error: ended(error))  # type: ignore[misc]
+        for call in done:
+            call()
+
+    def _works(self) -> List[Work]:
+        with self._changed:
+            works = [work for _, work in self._headers.values()]
+            works += [each.work for each in self._arrived if each.work is not None]
+            return works + [work for each in self._sends for work in each[0] if not work.done()]
+
+    def _serve(self) -> None:
+        while True:
+            self._take_in()
+            works = self._works()
+            if works:
+                with contextlib.suppress(Error):
+                    wait_any(works, _LOOK_S)
+                continue
+            with self._changed:
+                if self._waiting or self._sends or self._headers:
+                    continue
+                if not self._changed.wait(1.0) and not (self._waiting or self._sends or self._headers):
+                    self._thread = None
+                    return
+
+    # ---- The end of the job ----
+
+    def leave(self, world: Any, timeout: float) -> None:
+        """Before the job ends, on all ranks: nothing of this class is under way afterwards. Raises nothing."""
+        done: List[Callable[[], None]] = []
+        with contextlib.suppress(Error):
+            self._say_farewell(world, time.monotonic() + timeout, timeout)
+        with self._changed:
+            for receive in self._waiting:
+                gone = torch.distributed.DistBackendError(
+                    f"{receive.what}: the process group was destroyed while this receive waited")
+                done.append(lambda receive=receive, gone=gone: receive.ended(gone))  # type: ignore[misc]
+            self._waiting.clear()
+        for each in done:
+            each()
+
+    def _say_farewell(self, world: Any, end: float, timeout: float) -> None:
+        size = world.size
+        with self._changed:
+            mine = bytearray(size)
+            for peer in () if self._error else {*self._headers, *(each[4] for each in self._sends)}:
+                mine[peer] = 1
+        whether = bytearray([any(mine)])
+        world.allreduce(Buffer(whether, Dtype.U8), None, ReduceOp.MAX, name="leaving", timeout=timeout)
+        if not whether[0]:
+            return
+        everything = bytearray(size * size)
+        world.allgather(mine, everything, timeout=timeout)
+        parting = threading.Event()
+        for peer in range(size):
+            if mine[peer] or everything[peer * size + world.rank]:
+                self.send(_HEADER.pack(0, 0, 0, 1), Buffer(bytearray(), Dtype.U8), peer, "farewell", end,
+                          lambda _: parting.set())
+                with self._changed:
+                    if peer not in self._parted:
+                        self._parting.add(peer)
+                        self._listen(peer, [])
+                        self._wake()
+        while time.monotonic() < end:
+            with self._changed:
+                if self._error is not None or not (self._headers or self._sends):
+                    return
+                self._changed.wait(_LOOK_S)
+
+    def close(self) -> None:
+        """Receives that wait fail, and later ones are refused."""
+        done: List[Callable[[], None]] = []
+        self._take_in()
+        with self._changed:
+            self._fail(torch.distributed.DistBackendError("the process group was destroyed"), done)
+        for each in done:
+            each()
+
+
+def _bytes_of(memory: Buffer) -> Buffer:
+    return Buffer.from_address(memory.address, memory.count * Dtype(memory.dtype).itemsize, Dtype.U8, memory)
+
+
+class GroupMessages:
+    """Sends and receives of one process group, by its own ranks."""
+
+    def __init__(self, messages: Optional[Messages], ranks: List[int], rank: int, name: str) -> None:
+        self._messages = messages  # None: there is only this rank
+        self._ranks = ranks  # of the job, by rank of the group
+        self._rank = rank
+        self._name = name
+        self._hash = 2 * zlib.crc32(name.encode())
+        self._barriers = 0  # monitored ones that this rank has called
+
+    def _all(self) -> Messages:
+        if self._messages is None:
+            raise ValueError("a group of one rank has no messages")
+        return self._messages
+
+    def _member(self, peer: int) -> int:
+        if 0 <= peer < len(self._ranks) and peer != self._rank:
+            return self._ranks[peer]
+        raise ValueError(f"rank {peer} is no other rank of {len(self._ranks)}")
+
+    def _what(self, verb: str, peer: int, tag: int) -> str:
+        return (f"{verb} {f'rank {peer}' if peer >= 0 else 'any rank'}, tag {tag}, on rank {self._rank} of group "
+                f'"{self._name}"')
+
+    def send(self, memory: Buffer, peer: int, tag: int, timeout: float, ended: Ended, kind: int = _USER) -> None:
+        size = memory.count * Dtype(memory.dtype).itemsize
+        try:
+            self._all().send(_HEADER.pack(self._hash + kind, tag, size, 0), _bytes_of(memory), self._member(peer),
+                             self._what("send to", peer, tag), time.monotonic() + timeout, ended)
+        except Error as error:
+            raise torch_error(error) from error
+
+    def receive(self, memory: Buffer, peer: int, tag: int, timeout: float, ended: Ended,
+                kind: int = _USER) -> _Receive:
+        """peer: -1: any other rank"""
+        members = range(len(self._ranks)) if peer < 0 else [peer]
+        sources = {self._ranks[each] if peer < 0 else self._member(each): each for each in members}
+        receive = _Receive(self._hash + kind, tag, sources, memory, self._what("recv from", peer, tag),
+                           time.monotonic() + timeout, ended)
+        self._all().post(receive)
+        return receive
+
+    # ---- monitored_barrier ----
+
+    def _signal(self, peer: int, call: int, has_left: bool, timeout: float) -> "_Signal":
+        signal = _Signal(call, has_left)
+        self.send(signal.memory(), peer, 0, timeout, signal.ended, _BARRIER)
+        return signal
+
+    def _expect(self, peer: int, end: float) -> "_Signal":
+        signal = _Signal(0, False)
+        signal.receive = self.receive(signal.memory(), peer, 0, max(0.0, end - time.monotonic()), signal.ended,
+                                      _BARRIER)
+        return signal
+
+    def monitored_barrier(self, timeout: float, wait_for_all: bool) -> None:
+        """Rank 0 hears from all others, then answers them. So it can name those that are missing. A rank that gives up
+        says so, and the group stays usable. The texts are gloo's, which programs look for."""
+        if len(self._ranks) == 1:
+            return
+        end = time.monotonic() + timeout
+        if self._rank == 0:
+            self._watch_barrier(end, timeout, wait_for_all)
+            return
+        self._barriers += 1
+        try:
+            self._signal(0, self._barriers, False, timeout).wait()
+            while True:  # an answer to an earlier call comes too late
+                answer = self._expect(0, end)
+                answer.wait()
+                if answer.numbers[0] == self._barriers:
+                    return
+        except Exception as error:
+            with contextlib.suppress(Exception):  # the job has failed, as `error` says
+                self._signal(0, self._barriers, True, timeout)
+            raise torch.distributed.DistBackendError(
+                f"Rank {self._rank} successfully reached monitoredBarrier, but received errors while waiting for "
+                f"send/recv from rank 0. Please check rank 0 logs for faulty rank.\n Original exception: \n{error}"
+            ) from error
+
+    def _hear(self, peer: int, signal: "_Signal", end: float) -> int:
+        """Rank 0 waits for the peer; the number of its call. What it has sent last counts: it may have left an earlier
+        call."""
+        call = 0
+        while True:
+            if call != 0 and (self._all().cancel(signal.receive) or signal.has_failed()):
+                return call
+            signal.wait()
+            call = 0 if signal.numbers[1] else signal.numbers[0]
+            signal = self._expect(peer, end)
+
+    def _watch_barrier(self, end: float, timeout: float, wait_for_all: bool) -> None:
+        limit = f"{1000 * timeout:.0f} ms"
+        missing: List[int] = []
+
+        def each(step: Callable[[int], None]) -> None:
+            passed: List[int] = []
+            for peer in range(1, len(self._ranks)):
+                if not wait_for_all and time.monotonic() >= end:
+                    _fail_barrier(f"Rank 0 timed out in monitoredBarrier after {limit}.\n" + (
+                        f"Successfully processed ranks: {_list_of(passed)}" if passed else
+                        "No ranks successfully processed in monitoredBarrier."))
+                try:
+                    step(peer)
+                    passed.append(peer)
+                except Exception as error:  # pylint: disable=broad-exception-caught
+                    missing.append(peer)
+                    if not wait_for_all:
+                        _fail_barrier(f"[Rank 0]: Rank {peer} failed to pass monitoredBarrier in {limit}\n Original "
+                                      f"exception: \n{error}")
+            if missing:
+                _fail_barrier(f"[Rank 0]: Ranks {_list_of(missing)} failed to pass monitoredBarrier in {limit}")
+
+        signals = {peer: self._expect(peer, end) for peer in range(1, len(self._ranks))}
+        calls: Dict[int, int] = {}
+        each(lambda peer: calls.update({peer: self._hear(peer, signals[peer], end)}))
+        answers = {peer: self._signal(peer, call, False, timeout) for peer, call in calls.items()}
+        each(lambda peer: answers[peer].wait())
+
+
+class _Signal:
+    """One call of monitored_barrier, of which ranks tell rank 0, and it tells them."""
+
+    def __init__(self, call: int, has_left: bool) -> None:
+        self.numbers = memoryview(bytearray(struct.pack("qq", call, has_left))).cast("q")
+        self.receive: Any = None
+        self._waiter = Waiter("dt:monitored_barrier")
+
+    def memory(self) -> Buffer:
+        return Buffer(self.numbers)
+
+    def ended(self, error: Optional[Exception], _: int = -1) -> None:
+        self._waiter.end(Results(), error)
+
+    def wait(self) -> None:
+        self._waiter.wait()
+
+    def has_failed(self) -> bool:
+        try:
+            self._waiter.wait(60)  # it is done
+        except Exception:  # pylint: disable=broad-exception-caught
+            return True
+        return False
+
+
+def _list_of(ranks: List[int]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+def _fail_barrier(text: str) -> None:
+    raise torch.distributed.DistBackendError(text)
