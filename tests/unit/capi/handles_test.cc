@@ -94,7 +94,7 @@ TEST_CASE("HandleTable: a child that was forked while threads look handles up is
     });
   }
   int failed = 0;
-  for (int i = 0; i < (dt::test::kThreadSanitizer ? 20 : 200) && failed == 0; ++i) {
+  for (int i = 0; i < 25 && failed == 0; ++i) {
     const pid_t child = fork();
     if (child == 0) {
       alarm(kChildSeconds);  // ends a child that waits for a thread of the parent
