@@ -112,12 +112,19 @@ static void finish(dt_work** work) {
   *work = NULL;
 }
 
+/* Four sums, which a compiler may compute at the same time. */
+static float dot_product(const float* a, const float* b) {
+  float sums[4] = {0, 0, 0, 0};
+  for (int c = 0; c < COLUMNS; c += 4) {
+    for (int k = 0; k < 4; ++k) sums[k] += a[c + k] * b[c + k];
+  }
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
 /* The loss of a pair whose words are near each other or not, and its slopes. */
 static double add_pair(const float* word, const float* near, int are_near, float weight,
-                       float* word_slope, float* near_slope) {
-  float dot = 0;
-  for (int c = 0; c < COLUMNS; ++c) dot += word[c] * near[c];
-  const float chance = 1 / (1 + expf(-dot));
+                       float* restrict word_slope, float* restrict near_slope) {
+  const float chance = 1 / (1 + expf(-dot_product(word, near)));
   const float slope = weight * (chance - (float)are_near);
   for (int c = 0; c < COLUMNS; ++c) {
     word_slope[c] += slope * near[c];
