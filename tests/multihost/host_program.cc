@@ -93,12 +93,39 @@ bool close_to(dt_dtype dtype, const std::vector<uint8_t>& found, const std::vect
   return true;
 }
 
+/// What each rank sends and what comes of it depend on an element's index modulo this number.
+constexpr int64_t kPeriod = int64_t{7} * 13;
+
+/// Fills the first kPeriod elements. All numbers on the way are whole, so that f16 too holds them:
+/// for the average those of all ranks are multiples of their number, for the product ones and twos.
+void put_period(dt_dtype dtype, dt_reduce_op op, int rank, int size, void* send, void* wanted) {
+  for (int64_t i = 0; i < kPeriod; ++i) {
+    int result = 0;
+    for (int r = 0; r < size; ++r) {
+      int value = static_cast<int>((r + size * i + i / 7) % 13);
+      if (op == DT_PROD) value = value % 2 + 1;
+      if (op == DT_AVG) value = value % 3 * size;
+      result = r == 0 ? value : combine(op, result, value);
+      if (r == rank) put(dtype, send, i, value);
+    }
+    put(dtype, wanted, i, op == DT_AVG ? result / size : result);
+  }
+}
+
+/// As many bytes of the period again and again.
+void repeat(const std::vector<uint8_t>& period, std::vector<uint8_t>* to) {
+  for (size_t at = 0; at < to->size(); at += period.size()) {
+    memcpy(to->data() + at, period.data(), std::min(period.size(), to->size() - at));
+  }
+}
+
 /// Every reduction of every dtype, in which each rank and index differs; every element is compared
-/// with the closed form. All numbers on the way are whole, so that f16 too holds them: for the
-/// average those of all ranks are multiples of their number, for the product ones and twos.
+/// with the closed form.
 void reduce_every_dtype(dt_comm* world, int rank, int size) {
   for (int type = 0; type < 10; ++type) {
     const auto dtype = static_cast<dt_dtype>(type);
+    std::vector<uint8_t> sent_period(static_cast<size_t>(kPeriod * kBytes[type]));
+    std::vector<uint8_t> wanted_period(sent_period.size());
     for (const int64_t count : {int64_t{1}, int64_t{7}, int64_t{5003}, int64_t{300'001}}) {
       const auto bytes = static_cast<size_t>(count * kBytes[type]);
       std::vector<uint8_t> send(bytes);
@@ -107,17 +134,9 @@ void reduce_every_dtype(dt_comm* world, int rank, int size) {
       for (const dt_reduce_op op : {DT_SUM, DT_AVG, DT_PROD, DT_MIN, DT_MAX}) {
         // What is large differs only in how it moves, for which two of them are enough.
         if (count == 300'001 && op != DT_SUM && op != DT_MAX) continue;
-        for (int64_t i = 0; i < count; ++i) {
-          int result = 0;
-          for (int r = 0; r < size; ++r) {
-            int value = static_cast<int>((r + size * i + i / 7) % 13);
-            if (op == DT_PROD) value = value % 2 + 1;
-            if (op == DT_AVG) value = value % 3 * size;
-            result = r == 0 ? value : combine(op, result, value);
-            if (r == rank) put(dtype, send.data(), i, value);
-          }
-          put(dtype, wanted.data(), i, op == DT_AVG ? result / size : result);
-        }
+        put_period(dtype, op, rank, size, sent_period.data(), wanted_period.data());
+        repeat(sent_period, &send);
+        repeat(wanted_period, &wanted);
         check(dt_allreduce(world, send.data(), recv.data(), count, dtype, op, nullptr, nullptr),
               rank);
         // An average of floats has a rounded 1/ranks in it where that is no power of two.
