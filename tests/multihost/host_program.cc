@@ -357,11 +357,11 @@ int main(int argc, char** argv) {
   const int rank = place.rank;
   dt_comm* world = nullptr;
   check(dt_comm_world(job, &world), rank);
-  if (mode == "check") {
-    reduce_every_dtype(world, rank, place.world_size);
-    others(world, rank, place.world_size);
-    many_transfers(world, rank, place.world_size);
-  }
+  // "reach" is every kind of operation once or twice, "collectives" every dtype as well.
+  const bool checks = mode == "check";
+  if (checks || mode == "collectives") reduce_every_dtype(world, rank, place.world_size);
+  if (checks || mode == "collectives" || mode == "reach") others(world, rank, place.world_size);
+  if (checks) many_transfers(world, rank, place.world_size);
   if (mode == "random") {  // from the seed on, so many operations
     random_operations(world, rank, place.world_size, static_cast<uint32_t>(atoll(argv[2])),
                       atoi(argv[3]));
