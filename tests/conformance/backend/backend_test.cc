@@ -56,15 +56,23 @@ const std::vector<Setup>& implementations() {
   return some ? few : all;
 }
 
-void on_all(const std::function<void(Rank&)>& body) {
+/// `body` also gets the number of the implementation.
+void on_each(const std::function<void(Rank&, int)>& body) {
+  int number = 0;
   for (const Setup& one : implementations()) {
     CAPTURE(one.backend);
     CAPTURE(one.size);
     std::string hosts;
     for (const int32_t host : one.hosts) hosts += dt::format("%d", host);
     CAPTURE(hosts);
-    for (const std::string& failure : run_ranks(one, body)) FAIL_CHECK(failure);
+    const auto run = [&body, number](Rank& rank) { body(rank, number); };
+    for (const std::string& failure : run_ranks(one, run)) FAIL_CHECK(failure);
+    ++number;
   }
+}
+
+void on_all(const std::function<void(Rank&)>& body) {
+  on_each([&body](Rank& rank, int) { body(rank); });
 }
 
 constexpr Kind kMoving[] = {Kind::kAllreduce, Kind::kReduce, Kind::kBroadcast, Kind::kAllgather,
@@ -91,10 +99,13 @@ TEST_CASE("Backend: every collective gives the right elements wherever the buffe
   });
 }
 
+// An implementation runs half of the combinations of a reduction, a dtype, a length and a kind of
+// memory, and the next implementation the other half. So each backend runs all of them.
 TEST_CASE("Backend: every dtype and reduction, small and large") {
-  on_all([](Rank& rank) {
+  on_each([](Rank& rank, int number) {
     const auto counts =
         dt::test::kThreadSanitizer ? std::vector<int64_t>{1501} : std::vector<int64_t>{7, 1501};
+    const bool all = dt::test::kThreadSanitizer || rank.size == 1;
     for (int i = 0; i < dt::kDtypeCount; ++i) {
       const auto dtype = static_cast<Dtype>(i);
       for (const Placement placement : {Placement::kOrdinary, Placement::kShared}) {
@@ -107,9 +118,11 @@ TEST_CASE("Backend: every dtype and reduction, small and large") {
       for (int j = 0; j < ops; ++j) {
         const auto op = static_cast<ReduceOp>(j);
         if (!dt::can_reduce(dtype, op) || !rank.backend->has_reduction(dtype, op)) continue;
-        for (const Kind kind : kReducing) {
-          for (const int64_t count : counts) {
-            for (const Placement placement : {Placement::kOrdinary, Placement::kShared}) {
+        for (const int64_t count : counts) {
+          for (const Placement placement : {Placement::kOrdinary, Placement::kShared}) {
+            const int odd = (count > 7 ? 1 : 0) + (placement == Placement::kShared ? 1 : 0);
+            if (!all && (number + i + j + odd) % 2 != 0) continue;
+            for (const Kind kind : kReducing) {
               check_collective(rank, kind, dtype, op, count, rank.size - 1, placement);
             }
           }

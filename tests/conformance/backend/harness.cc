@@ -121,6 +121,9 @@ class Buffer {
   char* data_;
 };
 
+/// Every value below depends on an index modulo this number.
+constexpr int64_t kPeriod = 30;
+
 double pattern(Dtype dtype, ReduceOp op, int32_t rank, int32_t size, int64_t index) {
   const int64_t number = rank + size * index;
   if (dtype == Dtype::kBool) return static_cast<double>(number % 3 == 0 ? 0 : 1);
@@ -154,6 +157,13 @@ double expected_value(Dtype dtype, ReduceOp op, int32_t size, int64_t index) {
   if (dtype == Dtype::kI8) return static_cast<int8_t>(static_cast<int64_t>(result));
   if (dtype == Dtype::kU8) return static_cast<uint8_t>(static_cast<int64_t>(result));
   return result;
+}
+
+/// Repeats the first `period` bytes.
+void repeat(char* data, int64_t period, int64_t bytes) {
+  for (int64_t at = period; at < bytes; at += period) {
+    memcpy(data + at, data, static_cast<size_t>(std::min(period, bytes - at)));
+  }
 }
 
 double tolerance(Dtype dtype, ReduceOp op) {
@@ -257,7 +267,10 @@ void check_collective(const Rank& rank, Kind kind, Dtype dtype, ReduceOp op, int
     if (kind == Kind::kAllgather) send += rank.rank * count * element;
     if (kind == Kind::kReduceScatter) recv += rank.rank * count * element;
   }
-  for (int64_t i = 0; i < in; ++i) encode(dtype, send, i, pattern(dtype, op, rank.rank, size, i));
+  for (int64_t i = 0; i < std::min(in, kPeriod); ++i) {
+    encode(dtype, send, i, pattern(dtype, op, rank.rank, size, i));
+  }
+  repeat(send, kPeriod * element, in * element);
 
   Collective collective;
   collective.kind = kind;
@@ -274,6 +287,8 @@ void check_collective(const Rank& rank, Kind kind, Dtype dtype, ReduceOp op, int
   const Status status = rank.run(collective);
   if (!status.ok()) return rank.expect_ok(status, what);
   if (kind == Kind::kReduce && rank.rank != root) return;
+  double reduced[kPeriod];
+  for (int64_t i = 0; i < kPeriod; ++i) reduced[i] = expected_value(dtype, op, size, i);
   for (int64_t i = 0; i < out; ++i) {
     double wanted = 0;
     switch (kind) {
@@ -281,10 +296,8 @@ void check_collective(const Rank& rank, Kind kind, Dtype dtype, ReduceOp op, int
       case Kind::kAllgather:
         wanted = pattern(dtype, op, static_cast<int32_t>(i / count), size, i % count);
         break;
-      case Kind::kReduceScatter:
-        wanted = expected_value(dtype, op, size, rank.rank * count + i);
-        break;
-      default: wanted = expected_value(dtype, op, size, i); break;
+      case Kind::kReduceScatter: wanted = reduced[(rank.rank * count + i) % kPeriod]; break;
+      default: wanted = reduced[i % kPeriod]; break;
     }
     const double found = decode(dtype, recv, i);
     if (std::fabs(found - wanted) <= tolerance(dtype, op) * std::fabs(wanted)) continue;
