@@ -8,7 +8,6 @@ run that nobody disturbed: to the last bit where as many ranks of as many hosts 
 """
 import argparse
 import contextlib
-import gzip
 import os
 import random
 import re
@@ -21,6 +20,9 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from images import write_part  # pylint: disable=wrong-import-position
+
 LIMIT_S = 240
 POLL_S = 0.005  # how often a checkpoint is looked at
 TRIES = 10
@@ -29,8 +31,6 @@ TOLERANCE = 1e-3  # of a loss, relative, where sums are made in another order
 # 1500 steps by 0.3. Their means over 100 steps differ by 0.017.
 FULL_STEPS, FULL_TOLERANCE = 100, 0.05
 ACCURACY_TOLERANCE = 1.0  # percent of the test images
-FILES = {"train-images-idx3-ubyte.gz": 784, "train-labels-idx1-ubyte.gz": 1, "t10k-images-idx3-ubyte.gz": 784,
-         "t10k-labels-idx1-ubyte.gz": 1}  # and the bytes of an item
 
 
 class TooEarly(Exception):
@@ -40,17 +40,6 @@ class TooEarly(Exception):
 def expect(condition, text):
     if not condition:
         raise AssertionError(text)
-
-
-def write_part(source, folder, train, test):
-    """The first images of the data set, which are read in no time."""
-    for name, item_bytes in FILES.items():
-        count = train if name.startswith("train") else test
-        head = 16 if item_bytes > 1 else 8
-        with gzip.open(os.path.join(source, name)) as file:
-            data = file.read(head + count * item_bytes)
-        with gzip.open(os.path.join(folder, name), "wb", compresslevel=1) as file:
-            file.write(data[:4] + struct.pack(">I", count) + data[8:])
 
 
 def saved_step(path):
@@ -168,9 +157,7 @@ class Recovery:
         else:
             self.ranks, self.batch, self.epochs, last = 3, 120 if steps >= 60 else 24, 2, 0.55
             self.save_every = max(1, steps // 12)
-            self.data = os.path.join(folder, "data")
-            os.mkdir(self.data)
-            write_part(options.data, self.data, steps * self.batch, 300)
+            self.data = write_part(options.data, os.path.join(folder, "data"), steps * self.batch)
         self.steps = self.epochs * steps
         self.window = range(self.steps // 20 + 1, int(self.steps * last))  # of steps, in which it is disturbed
         self.undisturbed = None

@@ -13,16 +13,21 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from images import write_part  # pylint: disable=wrong-import-position
+
 STEPS = int(os.environ.get("CURVE_STEPS", "100"))
 TOLERANCE = 1e-3
 LIMIT_S = 100
+# What a rank reads, and how often: nearly as many steps in all as three epochs of the whole set, which the rate follows.
+IMAGES, EPOCHS = 12_120, 15
 WORLDS = (1, 2, 3, 4)
 
 
 def losses(dt, trainer, data, world, folder, *more):
     log = os.path.join(folder, f"loss{world}.csv")
-    command = [dt, "run", "-n", str(world), trainer, "--data", data, "--steps", str(STEPS), "--no-eval",
-               "--loss-log", log, "--curves", os.path.join(folder, f"curves{world}.png"), *more]
+    command = [dt, "run", "-n", str(world), trainer, "--data", data, "--epochs", str(EPOCHS), "--steps",
+               str(STEPS), "--no-eval", "--loss-log", log, "--curves", os.path.join(folder, f"curves{world}.png"), *more]
     run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if run.returncode != 0:
         sys.exit(f"{' '.join(command)} ended with {run.returncode}\n{run.stdout}{run.stderr}")
@@ -58,6 +63,7 @@ def main():
         print(f"no Fashion-MNIST in {data}: apt-get install dataset-fashion-mnist")
         sys.exit(77)
     with tempfile.TemporaryDirectory() as folder:
+        data = write_part(data, os.path.join(folder, "data"), IMAGES)
         alone = losses(dt, trainer, data, 1, folder)
         if len(alone) != STEPS:
             sys.exit(f"1 rank: {len(alone)} losses instead of {STEPS}")

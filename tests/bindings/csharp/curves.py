@@ -12,9 +12,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+from images import write_part  # pylint: disable=wrong-import-position
+
 DATA = "/usr/share/datasets/fashion-mnist"
 LIMIT_S = 280
 STEPS = 20
+IMAGES = (STEPS + 1) * 64
 WAYS = ("", "--accumulate 2 --wire 8bit --clip 0.5", "--powersgd 4 --wire bf16 --accumulate 4")
 
 
@@ -40,8 +44,9 @@ def main():
 def compare(options, way):
     cpp = [options.cpp, "--no-eval", "--quiet", "--curves", ""]
     csharp = [options.mono, options.csharp]
-    common = ["--steps", str(STEPS), "--batch", "64", "--seed", "7", *way.split()]
+    common = ["--steps", str(STEPS), "--batch", "64", "--epochs", "134", "--seed", "7", *way.split()]
     with tempfile.TemporaryDirectory() as folder:
+        common += ["--data", write_part(DATA, os.path.join(folder, "data"), IMAGES)]
         logs = {name: Path(folder) / name for name in ("cpp", "other")}
         run = [options.dt, "run", "-n", "2"]
         subprocess.run(run + cpp + common + ["--loss-log", str(logs["cpp"])], check=True, timeout=LIMIT_S)
