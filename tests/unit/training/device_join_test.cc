@@ -194,16 +194,15 @@ class JoinLoop {
 TEST_CASE("join on GPUs: all ranks get the results of those that have batches, and stop together") {
   std::vector<JoinWay> ways = {{"nccl", true, Mode::kMixed, 2, Dtype::kBf16},
                                {"staged", false, Mode::kMixed, 2}};
-  for (const char* const backend : {"nccl", "staged"}) {
-    for (const bool says : {false, true}) {
-      for (const int passes : {1, 2}) {
-        if (kThreadSanitizer) continue;
-        for (const auto wire : {std::optional<Dtype>(), std::optional(Dtype::kF16)}) {
-          ways.push_back({backend, says, Mode::kPointers, passes, wire});
-          ways.push_back({backend, says, Mode::kInPlace, passes, wire});
-        }
-      }
-    }
+  // Half of the 32 combinations: any four of the five settings occur in all of theirs.
+  for (int each = 0; each < 16 && !kThreadSanitizer; ++each) {
+    const bool staged = (each & 1) != 0;
+    const bool says = (each & 2) != 0;
+    const bool twice = (each & 4) != 0;
+    const bool narrow = (each & 8) != 0;
+    const bool in_place = staged ^ says ^ twice ^ narrow;
+    ways.push_back({staged ? "staged" : "nccl", says, in_place ? Mode::kInPlace : Mode::kPointers,
+                    twice ? 2 : 1, narrow ? std::optional(Dtype::kF16) : std::nullopt});
   }
   for (const JoinWay& way : ways) {
     CAPTURE(way.backend);
