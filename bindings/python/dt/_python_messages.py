@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages between two ranks, with tags and from any source, of the backend of torch.distributed in Python."""
 
+import array
 import contextlib
 import ctypes
+import queue
 import struct
 import threading
 import time
 import zlib
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import torch
 import torch.distributed
@@ -21,6 +23,7 @@ from ._work import Work, wait_any
 _HEADER = struct.Struct("<qqqi")  # group, tag, bytes of the message, whether it is a farewell
 _LOOK_S = 0.005  # how soon the thread sees what has been posted meanwhile
 _USER, _BARRIER = 0, 1  # whose tags are those of a message
+_CALLS, _HAS_LEFT, _IS_HERE, _ASKS, _PASSES = range(5)  # what ranks of a monitored barrier tell each other
 
 Ended = Callable[..., None]  # with the error, or None; of a receive also with the rank of the group that sent it
 
@@ -171,15 +174,6 @@ class Messages:
             self._wake()
         for each in done:
             each()
-
-    def cancel(self, receive: _Receive) -> bool:
-        """Takes a receive back; False: it is done."""
-        self._take_in()
-        with self._changed:
-            if receive not in self._waiting:
-                return False
-            self._waiting.remove(receive)
-            return True
 
     @staticmethod
     def _matches(receive: _Receive, message: _Arrived) -> bool:
@@ -390,6 +384,7 @@ class GroupMessages:
         self._name = name
         self._hash = 2 * zlib.crc32(name.encode())
         self._barriers = 0  # monitored ones that this rank has called
+        self._calls: Dict[int, int] = {}  # on rank 0: in which peers wait
 
     def _all(self) -> Messages:
         if self._messages is None:
@@ -413,122 +408,113 @@ class GroupMessages:
         except Error as error:
             raise torch_error(error) from error
 
-    def receive(self, memory: Buffer, peer: int, tag: int, timeout: float, ended: Ended,
-                kind: int = _USER) -> _Receive:
+    def receive(self, memory: Buffer, peer: int, tag: int, timeout: float, ended: Ended, kind: int = _USER) -> None:
         """peer: -1: any other rank"""
         members = range(len(self._ranks)) if peer < 0 else [peer]
         sources = {self._ranks[each] if peer < 0 else self._member(each): each for each in members}
-        receive = _Receive(self._hash + kind, tag, sources, memory, self._what("recv from", peer, tag),
-                           time.monotonic() + timeout, ended)
-        self._all().post(receive)
-        return receive
+        self._all().post(_Receive(self._hash + kind, tag, sources, memory, self._what("recv from", peer, tag),
+                                  time.monotonic() + timeout, ended))
 
     # ---- monitored_barrier ----
 
-    def _signal(self, peer: int, call: int, has_left: bool, timeout: float) -> "_Signal":
-        signal = _Signal(call, has_left)
-        self.send(signal.memory(), peer, 0, timeout, signal.ended, _BARRIER)
-        return signal
+    def _signal(self, peer: int, what: int, call: int, asked: int, timeout: float) -> Waiter:
+        waiter = Waiter("dt:monitored_barrier")
+        memory = Buffer(array.array("q", [what, call, asked]))
+        self.send(memory, peer, 0, max(0.0, timeout), lambda error: waiter.end(Results(), error), _BARRIER)
+        return waiter
 
-    def _expect(self, peer: int, end: float) -> "_Signal":
-        signal = _Signal(0, False)
-        signal.receive = self.receive(signal.memory(), peer, 0, max(0.0, end - time.monotonic()), signal.ended,
-                                      _BARRIER)
-        return signal
+    def _await_signal(self, peer: int, end: float, heard: "queue.SimpleQueue[Any]") -> None:
+        """Puts the peer, an error or None, and what it says into `heard`."""
+        says = array.array("q", [0, 0, 0])
+        self.receive(Buffer(says), peer, 0, max(0.0, end - time.monotonic()),
+                     lambda error, _: heard.put((peer, error, says)), _BARRIER)
 
     def monitored_barrier(self, timeout: float, wait_for_all: bool) -> None:
-        """Rank 0 hears from all others, then answers them. So it can name those that are missing. A rank that gives up
-        says so, and the group stays usable. The texts are gloo's, which programs look for."""
+        """A rank calls, and rank 0 asks whether it is still in that call, because calls that were given up may lie
+        before the current one. When all are there, rank 0 lets them pass. So it can name those that are missing, and
+        the group stays usable. The texts are gloo's, which programs look for."""
         if len(self._ranks) == 1:
             return
         end = time.monotonic() + timeout
-        if self._rank == 0:
-            self._watch_barrier(end, timeout, wait_for_all)
-            return
         self._barriers += 1
+        number = self._barriers
+        if self._rank == 0:
+            self._watch_barrier(number, end, timeout, wait_for_all)
+            return
+        heard: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
         try:
-            self._signal(0, self._barriers, False, timeout).wait()
-            while True:  # an answer to an earlier call comes too late
-                answer = self._expect(0, end)
-                answer.wait()
-                if answer.numbers[0] == self._barriers:
-                    return
+            self._signal(0, _CALLS, number, 0, timeout).wait()
+            what = _CALLS
+            while what != _PASSES:
+                self._await_signal(0, end, heard)
+                _, error, (what, call, asked) = heard.get()
+                if error is not None:
+                    raise error
+                if call != number:
+                    what = _CALLS  # an answer to an earlier call comes too late
+                elif what == _ASKS:
+                    self._signal(0, _IS_HERE, number, asked, timeout).wait()
         except Exception as error:
             with contextlib.suppress(Exception):  # the job has failed, as `error` says
-                self._signal(0, self._barriers, True, timeout)
+                self._signal(0, _HAS_LEFT, number, 0, timeout)
             raise torch.distributed.DistBackendError(
                 f"Rank {self._rank} successfully reached monitoredBarrier, but received errors while waiting for "
                 f"send/recv from rank 0. Please check rank 0 logs for faulty rank.\n Original exception: \n{error}"
             ) from error
 
-    def _hear(self, peer: int, signal: "_Signal", end: float) -> int:
-        """Rank 0 waits for the peer; the number of its call. What it has sent last counts: it may have left an earlier
-        call."""
-        call = 0
-        while True:
-            if call != 0 and (self._all().cancel(signal.receive) or signal.has_failed()):
-                return call
-            signal.wait()
-            call = 0 if signal.numbers[1] else signal.numbers[0]
-            signal = self._expect(peer, end)
+    def _hear_all(self, number: int, end: float) -> Dict[int, Exception]:
+        """Rank 0, in its call `number`, waits until all are in a call; why some are not."""
+        heard: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
+        awaited = set(range(1, len(self._ranks)))
+        missing: Dict[int, Exception] = {}
+        for peer in awaited:
+            heard.put((peer, None, (_ASKS, 0, 0)))
+        while awaited:
+            peer, error, (what, call, asked) = heard.get()
+            try:
+                if error is not None:
+                    raise error
+                if what == _IS_HERE and (call, asked) == (self._calls.get(peer), number):
+                    awaited.remove(peer)
+                    continue
+                if what == _HAS_LEFT and call == self._calls.get(peer):
+                    del self._calls[peer]
+                elif what == _CALLS:
+                    self._calls[peer] = call
+                if what in (_CALLS, _ASKS) and peer in self._calls:  # it may wait since an earlier call of this rank
+                    self._signal(peer, _ASKS, self._calls[peer], number, end - time.monotonic())
+                self._await_signal(peer, end, heard)
+            except Exception as failure:  # pylint: disable=broad-exception-caught
+                awaited.discard(peer)
+                missing[peer] = failure
+        return missing
 
-    def _watch_barrier(self, end: float, timeout: float, wait_for_all: bool) -> None:
+    def _watch_barrier(self, number: int, end: float, timeout: float, wait_for_all: bool) -> None:
         limit = f"{1000 * timeout:.0f} ms"
-        missing: List[int] = []
 
-        def each(step: Callable[[int], None]) -> None:
-            passed: List[int] = []
-            for peer in range(1, len(self._ranks)):
-                if not wait_for_all and time.monotonic() >= end:
-                    _fail_barrier(f"Rank 0 timed out in monitoredBarrier after {limit}.\n" + (
-                        f"Successfully processed ranks: {_list_of(passed)}" if passed else
-                        "No ranks successfully processed in monitoredBarrier."))
-                try:
-                    step(peer)
-                    passed.append(peer)
-                except Exception as error:  # pylint: disable=broad-exception-caught
-                    missing.append(peer)
-                    if not wait_for_all:
-                        _fail_barrier(f"[Rank 0]: Rank {peer} failed to pass monitoredBarrier in {limit}\n Original "
-                                      f"exception: \n{error}")
-            if missing:
-                _fail_barrier(f"[Rank 0]: Ranks {_list_of(missing)} failed to pass monitoredBarrier in {limit}")
+        def check(missing: Dict[int, Exception]) -> None:
+            if missing and wait_for_all:
+                ranks = ", ".join(map(str, sorted(missing)))
+                raise torch.distributed.DistBackendError(
+                    f"[Rank 0]: Ranks {ranks} failed to pass monitoredBarrier in {limit}")
+            for peer in sorted(missing):
+                raise torch.distributed.DistBackendError(f"[Rank 0]: Rank {peer} failed to pass monitoredBarrier in "
+                                                         f"{limit}\n Original exception: \n{missing[peer]}")
 
-        signals = {peer: self._expect(peer, end) for peer in range(1, len(self._ranks))}
-        calls: Dict[int, int] = {}
-        each(lambda peer: calls.update({peer: self._hear(peer, signals[peer], end)}))
-        answers = {peer: self._signal(peer, call, False, timeout) for peer, call in calls.items()}
-        each(lambda peer: answers[peer].wait())
-
-
-class _Signal:
-    """One call of monitored_barrier, of which ranks tell rank 0, and it tells them."""
-
-    def __init__(self, call: int, has_left: bool) -> None:
-        self.numbers = memoryview(bytearray(struct.pack("qq", call, has_left))).cast("q")
-        self.receive: Any = None
-        self._waiter = Waiter("dt:monitored_barrier")
-
-    def memory(self) -> Buffer:
-        return Buffer(self.numbers)
-
-    def ended(self, error: Optional[Exception], _: int = -1) -> None:
-        self._waiter.end(Results(), error)
-
-    def wait(self) -> None:
-        self._waiter.wait()
-
-    def has_failed(self) -> bool:
-        try:
-            self._waiter.wait(60)  # it is done
-        except Exception:  # pylint: disable=broad-exception-caught
-            return True
-        return False
-
-
-def _list_of(ranks: List[int]) -> str:
-    return ", ".join(map(str, ranks))
-
-
-def _fail_barrier(text: str) -> None:
-    raise torch.distributed.DistBackendError(text)
+        if not wait_for_all and time.monotonic() >= end:
+            raise torch.distributed.DistBackendError(f"Rank 0 timed out in monitoredBarrier after {limit}.\nNo ranks "
+                                                     "successfully processed in monitoredBarrier.")
+        check(self._hear_all(number, end))
+        missing, calls, self._calls = {}, self._calls, {}
+        answers = {}
+        for peer, call in calls.items():
+            try:
+                answers[peer] = self._signal(peer, _PASSES, call, 0, timeout)
+            except Exception as error:  # pylint: disable=broad-exception-caught
+                missing[peer] = error
+        for peer, answer in answers.items():
+            try:
+                answer.wait()
+            except Exception as error:  # pylint: disable=broad-exception-caught
+                missing[peer] = error
+        check(missing)

@@ -2,6 +2,7 @@
 #include "group_messages.h"
 
 #include <functional>
+#include <map>
 
 #include "shapes.h"
 
@@ -80,24 +81,39 @@ std::string list_of(const std::vector<int>& ranks) {
   return text;
 }
 [[noreturn]] void fail(const std::string& message) { C10_THROW_ERROR(DistBackendError, message); }
+/** How long until then; 0 afterwards. */
+std::chrono::milliseconds until(std::chrono::steady_clock::time_point end) {
+  const auto left = end - std::chrono::steady_clock::now();
+  return std::max(std::chrono::ceil<std::chrono::milliseconds>(left), std::chrono::milliseconds(0));
+}
+/** Without the calls of C++ that PyTorch adds. */
+std::string text_of(const std::exception& error) {
+  const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
+  return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
+}
 
 }  // namespace
 
-/** One call of monitored_barrier, of which ranks tell rank 0, and it tells them. */
+/**
+ * What the ranks of a monitored barrier tell each other. A rank calls, and rank 0 asks whether it
+ * is still in that call, because calls that were given up may lie before the current one. When all
+ * are there, rank 0 lets them pass.
+ */
 struct GroupMessages::Signal {
-  at::Tensor memory = at::zeros({2}, at::kLong);
+  enum What : int64_t { kCalls, kHasLeft, kIsHere, kAsks, kPasses };
+
+  at::Tensor memory = at::zeros({3}, at::kLong);
   MessagePtr message;
 
-  int64_t& call() { return memory.mutable_data_ptr<int64_t>()[0]; }
-  int64_t& has_left() { return memory.mutable_data_ptr<int64_t>()[1]; }
+  int64_t& at(int64_t index) { return memory.mutable_data_ptr<int64_t>()[index]; }
+  bool is(What what, int64_t call) { return at(0) == what && at(1) == call; }
 };
 
-GroupMessages::Signal GroupMessages::send_signal(int peer, int64_t call, bool has_left,
+GroupMessages::Signal GroupMessages::send_signal(int peer, std::array<int64_t, 3> says,
                                                  Milliseconds timeout) {
   Call sending(c10d::OpType::BARRIER, "dt:monitored_barrier");
   Signal signal;
-  signal.call() = call;
-  signal.has_left() = has_left ? 1 : 0;
+  for (int64_t i = 0; i < 3; ++i) signal.at(i) = says[static_cast<size_t>(i)];
   signal.message = send(sending, {signal.memory}, peer, 0, timeout, kBarrier);
   return signal;
 }
@@ -105,31 +121,31 @@ GroupMessages::Signal GroupMessages::send_signal(int peer, int64_t call, bool ha
 GroupMessages::Signal GroupMessages::receive_signal(int peer, Clock::time_point end) {
   Call receiving(c10d::OpType::BARRIER, "dt:monitored_barrier");
   Signal signal;
-  const auto left = std::chrono::ceil<Milliseconds>(end - Clock::now());
-  signal.message =
-      receive(receiving, {signal.memory}, peer, 0, std::max(left, Milliseconds(0)), kBarrier);
+  signal.message = receive(receiving, {signal.memory}, peer, 0, until(end), kBarrier);
   return signal;
 }
 
 void GroupMessages::monitored_barrier(Milliseconds timeout, bool wait_for_all) {
   if (ranks_->size() == 1) return;
   const auto end = Clock::now() + timeout;
+  const int64_t number = ++barriers_;
   if (rank_ == 0) {
-    watch_barrier(end, timeout, wait_for_all);
+    watch_barrier(number, end, timeout, wait_for_all);
     return;
   }
-  const int64_t number = ++barriers_;
   try {
-    send_signal(0, number, false, timeout).message->wait(kNoTimeout);
-    Signal answer;
-    do {  // one to an earlier call comes too late
-      answer = receive_signal(0, end);
-      answer.message->wait(kNoTimeout);
-    } while (answer.call() != number);
+    send_signal(0, {Signal::kCalls, number, 0}, timeout).message->wait(kNoTimeout);
+    for (;;) {
+      Signal signal = receive_signal(0, end);
+      signal.message->wait(kNoTimeout);
+      if (signal.is(Signal::kPasses, number)) return;
+      if (!signal.is(Signal::kAsks, number)) continue;  // to an earlier call
+      send_signal(0, {Signal::kIsHere, number, signal.at(2)}, timeout).message->wait(kNoTimeout);
+    }
   } catch (const std::exception& error) {
-    const std::string why = error.what();
+    const std::string why = text_of(error);
     try {
-      send_signal(0, number, true, timeout);
+      send_signal(0, {Signal::kHasLeft, number, 0}, timeout);
     } catch (const std::exception&) {  // the job has failed, as `why` says
     }
     fail("Rank " + std::to_string(rank_) +
@@ -139,52 +155,87 @@ void GroupMessages::monitored_barrier(Milliseconds timeout, bool wait_for_all) {
   }
 }
 
-int64_t GroupMessages::hear(int peer, Signal signal, Clock::time_point end) {
-  int64_t call = 0;
-  for (;;) {
-    // What it has sent last counts: it may have left an earlier call.
-    if (call != 0 && (signal.message->cancel() || !signal.message->isSuccess())) return call;
-    signal.message->wait(kNoTimeout);
-    call = signal.has_left() != 0 ? 0 : signal.call();
-    signal = receive_signal(peer, end);
+bool GroupMessages::hear(int peer, Signal* signal, int64_t number, Clock::time_point end) {
+  auto& call = calls_[static_cast<size_t>(peer)];
+  bool asks = signal->message == nullptr && call != 0;  // it may wait since an earlier call of ours
+  if (signal->message != nullptr) {
+    signal->message->wait(kNoTimeout);
+    if (signal->is(Signal::kIsHere, call) && signal->at(2) == number) return true;
+    if (signal->is(Signal::kHasLeft, call)) call = 0;
+    asks = signal->at(0) == Signal::kCalls;
+    if (asks) call = signal->at(1);
   }
+  if (asks) send_signal(peer, {Signal::kAsks, call, number}, until(end));
+  *signal = receive_signal(peer, end);
+  return false;
 }
 
-void GroupMessages::watch_barrier(Clock::time_point end, Milliseconds timeout, bool wait_for_all) {
+std::vector<std::string> GroupMessages::hear_all(int64_t number, Clock::time_point end) {
   const auto size = static_cast<int>(ranks_->size());
-  const std::string limit = std::to_string(timeout.count()) + " ms";
-  std::vector<int> passed, missing;
-  const auto each = [&](const std::function<void(int)>& pass) {
-    passed.clear();
-    for (int peer = 1; peer < size; ++peer) {
-      if (!wait_for_all && Clock::now() >= end) {
-        fail("Rank 0 timed out in monitoredBarrier after " + limit + ".\n" +
-             (passed.empty() ? "No ranks successfully processed in monitoredBarrier."
-                             : "Successfully processed ranks: " + list_of(passed)));
-      }
-      try {
-        pass(peer);
-        passed.push_back(peer);
-      } catch (const std::exception& error) {
-        missing.push_back(peer);
-        if (!wait_for_all) {
-          fail("[Rank 0]: Rank " + std::to_string(peer) + " failed to pass monitoredBarrier in " +
-               limit + "\n Original exception: \n" + error.what());
-        }
-      }
-    }
-    if (!missing.empty()) {
-      fail("[Rank 0]: Ranks " + list_of(missing) + " failed to pass monitoredBarrier in " + limit);
+  calls_.resize(ranks_->size());
+  std::vector<std::string> missing(ranks_->size());
+  std::map<int, Signal> awaited;
+  const auto next = [&](int peer) {
+    try {
+      if (hear(peer, &awaited[peer], number, end)) awaited.erase(peer);
+    } catch (const std::exception& error) {
+      missing[static_cast<size_t>(peer)] = text_of(error);
+      awaited.erase(peer);
     }
   };
-  std::vector<Signal> signals(1);
-  for (int peer = 1; peer < size; ++peer) signals.push_back(receive_signal(peer, end));
-  std::vector<int64_t> calls(ranks_->size());
-  each([&](int peer) { calls[peer] = hear(peer, signals[peer], end); });
-  for (int peer = 1; peer < size; ++peer) {
-    signals[peer] = send_signal(peer, calls[peer], false, timeout);
+  for (int peer = 1; peer < size; ++peer) next(peer);
+  while (!awaited.empty()) {
+    bool moved = false;
+    for (int peer = 1; peer < size; ++peer) {
+      const auto found = awaited.find(peer);
+      if (found == awaited.end() || !found->second.message->isCompleted()) continue;
+      moved = true;
+      next(peer);
+    }
+    std::exception_ptr error;  // which next() raises
+    if (!moved) (void)awaited.begin()->second.message->poll(Messages::kLookMs, error);
   }
-  each([&](int peer) { signals[peer].message->wait(kNoTimeout); });
+  return missing;
+}
+
+void GroupMessages::watch_barrier(int64_t number, Clock::time_point end, Milliseconds timeout,
+                                  bool wait_for_all) {
+  const auto size = static_cast<int>(ranks_->size());
+  const std::string limit = std::to_string(timeout.count()) + " ms";
+  if (!wait_for_all && Clock::now() >= end) {
+    fail("Rank 0 timed out in monitoredBarrier after " + limit +
+         ".\nNo ranks successfully processed in monitoredBarrier.");
+  }
+  const auto check_all = [&](const std::vector<std::string>& missing) {
+    std::vector<int> peers;
+    for (int peer = 1; peer < size; ++peer) {
+      if (!missing[static_cast<size_t>(peer)].empty()) peers.push_back(peer);
+    }
+    if (peers.empty()) return;
+    if (wait_for_all) {
+      fail("[Rank 0]: Ranks " + list_of(peers) + " failed to pass monitoredBarrier in " + limit);
+    }
+    fail("[Rank 0]: Rank " + std::to_string(peers[0]) + " failed to pass monitoredBarrier in " +
+         limit + "\n Original exception: \n" + missing[static_cast<size_t>(peers[0])]);
+  };
+  check_all(hear_all(number, end));
+  std::vector<Signal> answers(ranks_->size());
+  std::vector<std::string> missing(ranks_->size());
+  const auto each = [&](const std::function<void(int)>& step) {
+    for (int peer = 1; peer < size; ++peer) {
+      try {
+        step(peer);
+      } catch (const std::exception& error) {
+        missing[static_cast<size_t>(peer)] = text_of(error);
+      }
+    }
+    check_all(missing);
+  };
+  each([&](int peer) {
+    const int64_t call = std::exchange(calls_[static_cast<size_t>(peer)], 0);
+    answers[static_cast<size_t>(peer)] = send_signal(peer, {Signal::kPasses, call, 0}, timeout);
+  });
+  each([&](int peer) { answers[static_cast<size_t>(peer)].message->wait(kNoTimeout); });
 }
 
 }  // namespace dt::torch

@@ -4,6 +4,8 @@
  * @file
  * Sends and receives of one process group, by its own ranks.
  */
+#include <array>
+
 #include "messages.h"
 #include "tensors.h"
 
@@ -44,11 +46,16 @@ class GroupMessages {
   std::string describe(const char* verb, const std::string& peer, int64_t tag) const;
   c10::intrusive_ptr<Message> message_of(Call& call, const std::vector<at::Tensor>& tensors);
   struct Signal;
-  Signal send_signal(int peer, int64_t call, bool has_left, Milliseconds timeout);
+  Signal send_signal(int peer, std::array<int64_t, 3> says, Milliseconds timeout);
   Signal receive_signal(int peer, Clock::time_point end);
-  void watch_barrier(Clock::time_point end, Milliseconds timeout, bool wait_for_all);
-  /** Rank 0 waits for the peer. @return the number of its call. */
-  int64_t hear(int peer, Signal signal, Clock::time_point end);
+  /** @param number of rank 0's call. */
+  void watch_barrier(int64_t number, Clock::time_point end, Milliseconds timeout,
+                     bool wait_for_all);
+  /** Rank 0, in its call `number`, waits for all. @return why a peer is missing; "": it is in a
+   * call. */
+  std::vector<std::string> hear_all(int64_t number, Clock::time_point end);
+  /** Takes what has come from a peer, and awaits more. @return whether it is in a call. */
+  bool hear(int peer, Signal* signal, int64_t number, Clock::time_point end);
 
   const std::shared_ptr<Messages> messages_;
   const std::shared_ptr<const std::vector<int>> ranks_;
@@ -56,6 +63,7 @@ class GroupMessages {
   const std::string name_;
   const uint64_t hash_;
   std::atomic<int64_t> barriers_ = 0;  ///< monitored ones that this rank has called
+  std::vector<int64_t> calls_;         ///< on rank 0: in which each peer waits, 0: in none
 };
 
 }  // namespace dt::torch

@@ -225,17 +225,6 @@ void Messages::fail(const std::exception_ptr& error) {
   waiting_.clear();
 }
 
-bool Messages::cancel(const std::shared_ptr<Receive>& receive) {
-  const std::lock_guard lock(mutex_);
-  take_in();
-  const auto found = std::find(waiting_.begin(), waiting_.end(), receive);
-  if (found == waiting_.end()) return false;
-  waiting_.erase(found);
-  receive->error = error_of(DT_ERR_INVALID_STATE, receive->what + ": taken back");
-  receive->done = true;
-  return true;
-}
-
 bool Messages::advance(const Receive* receive) {
   const std::lock_guard lock(mutex_);
   if (receive != nullptr && receive->done) return true;

@@ -89,8 +89,6 @@ class Messages : public std::enable_shared_from_this<Messages> {
   /** Header and message. dt has no limit for them: one that passes would break the communicator. */
   void send(Message& message, const Header& header, const void* memory, int peer);
   void post(const std::shared_ptr<Receive>& receive);
-  /** Takes a receive back. @return false: it is done. */
-  bool cancel(const std::shared_ptr<Receive>& receive);
   /** Takes in what has come. @return whether `receive`, if not NULL, is done. */
   bool advance(const Receive* receive);
   /** Until anything has moved, for a short time at most. `others`: not done. */
@@ -173,8 +171,6 @@ class Message final : public Work {
   /** @param ranks of the job, by rank of the group; shared by all messages of the group. */
   void receive(std::shared_ptr<Receive> receive, std::shared_ptr<const std::vector<int>> ranks);
 
-  /** See Messages::cancel(). */
-  bool cancel() { return messages_->cancel(receive_); }
   bool poll(int64_t timeout_ms, std::exception_ptr& error) override;
   int sourceRank() const override;
   /** The destination of an unfinished send; -1: there is none. */
