@@ -135,6 +135,10 @@ def _command(out: str) -> List[str]:
 
 
 def _build(out: str) -> None:
+    """With the lock held: what a killed process has left goes."""
+    for left in glob.glob(os.path.join(os.path.dirname(out), "tmp*.so")):
+        with contextlib.suppress(OSError):
+            os.unlink(left)
     handle, beside = tempfile.mkstemp(dir=os.path.dirname(out), suffix=".so")
     os.close(handle)
     try:

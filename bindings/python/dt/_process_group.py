@@ -102,16 +102,18 @@ class Membership:
                           f"{reasons[lacking[0]]}", stacklevel=2)
         return _python_backend
 
-    def end(self, timeout: Optional[float] = None) -> None:
+    def end(self, timeout: float) -> None:
         """Leaves together with the other ranks."""
         self.ended = True
-        farewell_s = _FAREWELL_S if timeout is None else timeout
+        why, error = "destroy_process_group", sys.exc_info()[1]
+        if error is not None:  # as in a `finally`: the other ranks read it where they wait for this one
+            why = f"left after {type(error).__name__}: {error}".replace("\0", " ")
         with contextlib.ExitStack() as steps:  # in the reverse order, also where one raises
             if self.messages is not None:
                 steps.callback(self.messages.close)
-            steps.callback(self.job.finalize, timeout)
+            steps.callback(self.job.finalize, timeout / 3)
             if self.messages is not None:
-                steps.callback(self.messages.leave, self._world, farewell_s)
+                steps.callback(self.messages.leave, self._world, timeout * 2 / 3, why)
             if self.gpu is not None:
                 steps.callback(self.gpu.end, timeout)
 
@@ -197,7 +199,7 @@ class Group:
         for mine in (self._gpu, self.membership if self._owns_job else None):
             if mine is not None:
                 try:
-                    mine.end()
+                    mine.end(min(_FAREWELL_S, self.timeout.total_seconds()))
                 except Error as error:
                     warnings.warn(f"leaving the process group {self.name}: {error}", stacklevel=2)
 

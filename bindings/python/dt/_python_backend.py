@@ -98,6 +98,9 @@ class _Call:
                     f"{self.title}: this is the backend dt in Python, which takes dense tensors in host memory; this "
                     f"one is {each.layout} on {each.device}. Tensors on GPUs need the one in C++: install a compiler "
                     "on every host (docs/torch.md)")
+            if writes and torch._debug_has_internal_overlap(each) == 1:
+                self.refuse("a tensor that takes the result has several elements at one place, as expand() makes it; "
+                            "give tensor.contiguous()")
         only = given[0] if len(given) == 1 else None
         if (only is not None and only.is_contiguous() and only.dtype == elements.type and not only.is_conj()
                 and not only.is_neg()):
@@ -462,6 +465,8 @@ class Backend(c10d.Backend):  # type: ignore[misc]
             call.refuse("tensors of different types")
         elements = _moved(given)
         counts = call.rows(given, input_splits, elements), call.rows(output, output_splits, elements)
+        if given.untyped_storage().data_ptr() == output.untyped_storage().data_ptr():
+            given = given.detach().clone()
         call.add("alltoallv", call.memory([given], elements, True, False), counts[0],
                  call.memory([output], elements, False, True), counts[1])
         return self._run(call, [output], options)

@@ -33,13 +33,20 @@ def timed_out(text: str) -> Exception:
     return torch.distributed.DistBackendError(f"backend dt: Timed out on {text}")
 
 
+_WORDS = {"Comm.shrink": "dt.torch.shrink_group()", "Job.finalize": "destroy_process_group()",
+          "raise collective.timeout_ms": "raise the group's timeout", "Job.create_comm": "new_group",
+          "alltoallv": "all_to_all", "allgatherv": "all_gather", "reduce_scatterv": "reduce_scatter"}
+
+
 def torch_error(error: Exception) -> Exception:
-    """What programs catch; wrong arguments, and what dt cannot do, are Python's own exceptions already."""
+    """What programs catch, with what users of torch.distributed can call and set; wrong arguments, and what dt cannot
+    do, are Python's own exceptions already."""
     if isinstance(error, (InvalidArgumentError, UnsupportedError)) or not isinstance(error, Error):
         return error
-    if isinstance(error, DtTimeoutError):
-        return timed_out(str(error))
-    return torch.distributed.DistBackendError(str(error))
+    text = str(error)
+    for ours, theirs in _WORDS.items():
+        text = text.replace(ours, theirs)
+    return timed_out(text) if isinstance(error, DtTimeoutError) else torch.distributed.DistBackendError(text)
 
 
 def _value_or_error(future: Any) -> Any:
@@ -318,11 +325,13 @@ class Messages:
 
     # ---- The end of the job ----
 
-    def leave(self, world: Any, timeout: float) -> None:
-        """Before the job ends, on all ranks: nothing of this class is under way afterwards. Raises nothing."""
+    def leave(self, world: Any, timeout: float, why: str) -> None:
+        """Before the job ends, on all ranks: nothing of this class is under way afterwards. Raises nothing.
+
+        why: what ranks read that call something else"""
         done: List[Callable[[], None]] = []
         with contextlib.suppress(Error):
-            self._say_farewell(world, time.monotonic() + timeout, timeout)
+            self._say_farewell(world, time.monotonic() + timeout, timeout, why)
         with self._changed:
             for receive in self._waiting:
                 gone = torch.distributed.DistBackendError(
@@ -332,14 +341,14 @@ class Messages:
         for each in done:
             each()
 
-    def _say_farewell(self, world: Any, end: float, timeout: float) -> None:
+    def _say_farewell(self, world: Any, end: float, timeout: float, why: str) -> None:
         size = world.size
         with self._changed:
             mine = bytearray(size)
             for peer in () if self._error else {*self._headers, *(each[4] for each in self._sends)}:
                 mine[peer] = 1
         whether = bytearray([any(mine)])
-        world.allreduce(Buffer(whether, Dtype.U8), None, ReduceOp.MAX, name="leaving", timeout=timeout)
+        world.allreduce(Buffer(whether, Dtype.U8), None, ReduceOp.MAX, name=why, timeout=timeout)
         if not whether[0]:
             return
         everything = bytearray(size * size)

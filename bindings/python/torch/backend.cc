@@ -55,6 +55,7 @@ class Backend final : public c10d::Backend {
 
   const std::string getBackendName() const override { return "dt"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  void enableCollectivesTiming() override {}  // profilers have the times already
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   void setSequenceNumberForGroup() override {}
   void setTimeout(std::chrono::milliseconds timeout) override {
@@ -238,7 +239,8 @@ class Backend final : public c10d::Backend {
       auto& one = call.add(DT_KIND_ALLTOALLV, elements);
       one.send_counts = rows(call, size_, input, input_splits, elements);
       one.recv_counts = rows(call, size_, output, output_splits, elements);
-      one.send = call.memory(input, elements.type, true, false);
+      const Tensor sent = input.is_alias_of(output) ? input.detach().clone() : input;
+      one.send = call.memory(sent, elements.type, true, false);
       one.recv = call.memory(output, elements.type, false, true);
       return run(call, {input}, {output}, options);
     });
@@ -585,10 +587,11 @@ PYBIND11_MODULE(dt_c10d, module) {
                                           comm.attr("size").cast<int>());
       }))
       .def("leave",
-           [](Messages& messages, const pybind11::object& world, double timeout_s) {
+           [](Messages& messages, const pybind11::object& world, double timeout_s,
+              const std::string& why) {
              dt_comm* const comm = handle_of(world);
              const gil_scoped_release release;
-             messages.leave(comm, std::llround(1000 * timeout_s));
+             messages.leave(comm, std::llround(1000 * timeout_s), why);
            })
       .def("close", &Messages::close, pybind11::call_guard<gil_scoped_release>());
   pybind11::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(module, "Backend")

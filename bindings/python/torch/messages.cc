@@ -359,22 +359,22 @@ std::vector<char> Messages::open_pairs() {
   return open;
 }
 
-void Messages::leave(dt_comm* world, int64_t timeout_ms) {
+void Messages::leave(dt_comm* world, int64_t timeout_ms, const std::string& why) {
   try {
-    say_farewell(world, timeout_ms);
+    say_farewell(world, timeout_ms, why);
   } catch (const std::exception&) {  // the communicator is broken: its operations end by themselves
   }
   const std::lock_guard lock(mutex_);
   end_waiting();
 }
 
-void Messages::say_farewell(dt_comm* world, int64_t timeout_ms) {
+void Messages::say_farewell(dt_comm* world, int64_t timeout_ms, const std::string& why) {
   const auto end = Clock::now() + milliseconds(timeout_ms);
   const std::vector<char> mine = open_pairs();
   char any = std::find(mine.begin(), mine.end(), 1) != mine.end() ? 1 : 0;
   dt_collective one;
   dt_collective_init(&one);
-  one.name = "leaving";
+  one.name = why.c_str();
   one.timeout_ms = timeout_ms;
   one.kind = DT_KIND_ALLREDUCE;
   one.dtype = DT_BOOL;

@@ -100,8 +100,9 @@ class Messages : public std::enable_shared_from_this<Messages> {
   /** Completes the future of a work when it is done. */
   void watch(c10::intrusive_ptr<Message> message);
   /** Before the job ends, on all ranks: nothing of this class is under way afterwards. Receives
-   * that still wait fail. Throws nothing, also where the communicator is broken. */
-  void leave(dt_comm* world, int64_t timeout_ms);
+   * that still wait fail. Throws nothing, also where the communicator is broken. @param why what
+   * ranks read that call something else. */
+  void leave(dt_comm* world, int64_t timeout_ms, const std::string& why);
   /** Receives that wait fail, and later ones are refused. */
   void close();
 
@@ -130,7 +131,7 @@ class Messages : public std::enable_shared_from_this<Messages> {
   void end_waiting();       ///< the process group is being destroyed
   void complete_watched();  ///< hands them over to completions_
 
-  void say_farewell(dt_comm* world, int64_t timeout_ms);
+  void say_farewell(dt_comm* world, int64_t timeout_ms, const std::string& why);
   void sweep();
   void serve();
   std::vector<char> open_pairs();

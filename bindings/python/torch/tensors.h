@@ -4,6 +4,8 @@
  * @file
  * Tensors as operations of dt: element types, and memory in the order that dt wants.
  */
+#include <ATen/MemoryOverlap.h>
+
 #include <deque>
 #include <optional>
 #include <torch/csrc/distributed/c10d/Types.hpp>
@@ -129,6 +131,11 @@ class Call {
     const char* first = nullptr;
     for (const at::Tensor& each : given) {
       check_place(each);
+      if (writes && at::has_internal_overlap(each) == at::MemOverlap::Yes) {
+        throw_error(DT_ERR_INVALID_ARGUMENT,
+                    std::string(title) + ": a tensor that takes the result has several elements " +
+                        "at one place, as expand() makes it; give tensor.contiguous()");
+      }
       if (total == 0) first = static_cast<const char*>(each.const_data_ptr());
       whole = whole && each.scalar_type() == type && each.is_contiguous() && !each.is_conj() &&
               !each.is_neg() &&

@@ -9,9 +9,11 @@
 #include <c10/util/Exception.h>
 #include <dt/dt.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -24,8 +26,27 @@
 
 namespace dt::torch {
 
+/** A message of dt with what users of torch.distributed can call and set. */
+inline std::string in_words_of_torch(std::string message) {
+  constexpr std::array<std::pair<const char*, const char*>, 7> kWords = {
+      {{"dt_comm_shrink", "dt.torch.shrink_group()"},
+       {"dt_finalize", "destroy_process_group()"},
+       {"raise collective.timeout_ms", "raise the group's timeout"},
+       {"dt_alltoallv", "all_to_all"},
+       {"dt_allgatherv", "all_gather"},
+       {"dt_reduce_scatterv", "reduce_scatter"},
+       {"dt_recv", "recv"}}};
+  for (const auto& [ours, theirs] : kWords) {
+    for (size_t at = 0; (at = message.find(ours, at)) != std::string::npos;) {
+      message.replace(at, std::strlen(ours), theirs);
+      at += std::strlen(theirs);
+    }
+  }
+  return message.rfind("dt_", 0) == 0 ? message.substr(3) : message;  // "dt_broadcast: ..."
+}
 /** As the exception that users of torch.distributed catch. */
-[[noreturn]] inline void throw_error(dt_status status, const std::string& message) {
+[[noreturn]] inline void throw_error(dt_status status, const std::string& said) {
+  const std::string message = in_words_of_torch(said);
   switch (status) {
     case DT_ERR_INVALID_ARGUMENT: C10_THROW_ERROR(ValueError, message);
     case DT_ERR_UNSUPPORTED: C10_THROW_ERROR(NotImplementedError, message);

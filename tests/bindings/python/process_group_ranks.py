@@ -589,6 +589,40 @@ def case_shrunk_with_gpus(dist, torch, rank, size):
         assert found == lost and former.ended and not job.ended
 
 
+def case_left_by_exception(dist, torch, rank, size):
+    """The other ranks read which exception a rank destroyed the group after."""
+    dist.barrier()
+    try:
+        try:
+            if rank == 1:
+                raise OSError("no such file")
+            dist.all_reduce(torch.ones(1))
+        finally:
+            dist.destroy_process_group()
+    except OSError:
+        assert rank == 1
+    except dist.DistBackendError as error:
+        assert "left after OSError: no such file" in str(error), error
+        assert "go on with dt.torch.shrink_group()" in str(error), error
+    else:
+        raise AssertionError("a rank has left, and nothing was raised")
+    sys.exit()
+
+
+def case_overlapping(dist, torch, rank, size):
+    """A tensor that is its own output, or lies upon itself."""
+    whole = torch.arange(2.0 * size) + 100 * rank
+    expected = torch.cat([torch.tensor([2.0 * rank, 2.0 * rank + 1]) + 100 * each for each in range(size)])
+    dist.all_to_all_single(whole, whole)
+    assert torch.equal(whole, expected), whole
+    try:
+        dist.all_reduce(torch.ones(1).expand(4))
+    except ValueError as error:
+        assert "several elements at one place" in str(error), error
+    else:
+        raise AssertionError("the tensor lies upon itself, and nothing was raised")
+
+
 def case_differing(dist, torch, rank, size):
     try:
         dist.all_reduce(torch.ones(1 + rank))

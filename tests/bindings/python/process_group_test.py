@@ -125,6 +125,12 @@ class ProcessGroupTest(unittest.TestCase):
         for size in (2, 3):
             self.all_pass("buckets", size, DDP_DISABLE_COMM_MEM="0")
 
+    def test_an_exception_before_the_end(self):
+        self.all_pass("left_by_exception", 3)
+
+    def test_tensors_that_overlap(self):
+        self.all_pass("overlapping", 3)
+
     def test_ranks_that_disagree(self):
         self.all_pass("differing", 2)
 
