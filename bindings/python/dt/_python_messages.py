@@ -4,11 +4,11 @@
 import array
 import contextlib
 import ctypes
+import hashlib
 import queue
 import struct
 import threading
 import time
-import zlib
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import torch
@@ -35,7 +35,8 @@ def timed_out(text: str) -> Exception:
 
 _WORDS = {"Comm.shrink": "dt.torch.shrink_group()", "Job.finalize": "destroy_process_group()",
           "raise collective.timeout_ms": "raise the group's timeout", "Job.create_comm": "new_group",
-          "alltoallv": "all_to_all", "allgatherv": "all_gather", "reduce_scatterv": "reduce_scatter"}
+          "alltoallv": "all_to_all", "allgatherv": "all_gather", "reduce_scatterv": "reduce_scatter",
+          "the store's process (dt run, ": "the store's process (rank 0, "}
 
 
 def torch_error(error: Exception) -> Exception:
@@ -309,6 +310,18 @@ class Messages:
             return works + [work for each in self._sends for work in each[0] if not work.done()]
 
     def _serve(self) -> None:
+        try:
+            self._take_in_all()
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            done: List[Callable[[], None]] = []
+            with self._changed:
+                self._thread = None
+                self._fail(error, done)  # else all would wait for this thread
+            for each in done:
+                each()
+            raise
+
+    def _take_in_all(self) -> None:
         while True:
             self._take_in()
             works = self._works()
@@ -391,7 +404,7 @@ class GroupMessages:
         self._ranks = ranks  # of the job, by rank of the group
         self._rank = rank
         self._name = name
-        self._hash = 2 * zlib.crc32(name.encode())
+        self._hash = 2 * int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "little")
         self._barriers = 0  # monitored ones that this rank has called
         self._calls: Dict[int, int] = {}  # on rank 0: in which peers wait
 

@@ -28,14 +28,15 @@ namespace dt::torch {
 
 /** A message of dt with what users of torch.distributed can call and set. */
 inline std::string in_words_of_torch(std::string message) {
-  constexpr std::array<std::pair<const char*, const char*>, 7> kWords = {
+  constexpr std::array<std::pair<const char*, const char*>, 8> kWords = {
       {{"dt_comm_shrink", "dt.torch.shrink_group()"},
        {"dt_finalize", "destroy_process_group()"},
        {"raise collective.timeout_ms", "raise the group's timeout"},
        {"dt_alltoallv", "all_to_all"},
        {"dt_allgatherv", "all_gather"},
        {"dt_reduce_scatterv", "reduce_scatter"},
-       {"dt_recv", "recv"}}};
+       {"dt_recv", "recv"},
+       {"the store's process (dt run, ", "the store's process (rank 0, "}}};
   for (const auto& [ours, theirs] : kWords) {
     for (size_t at = 0; (at = message.find(ours, at)) != std::string::npos;) {
       message.replace(at, std::strlen(ours), theirs);

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backend dt of torch.distributed beside gloo, on the ranks of one host:
 
-    process_group_bench.py [--ranks 2] [--rounds 11]
+    process_group_bench.py [--ranks 2] [--rounds 11] [--in-python]
 
 Both are groups of the same processes, and take turns. A round is the mean of as many calls as take
 about --seconds; the table has the median of the rounds, and their range. "dt, shared" has the memory
@@ -23,6 +23,7 @@ def parse():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--seconds", type=float, default=0.2)
+    parser.add_argument("--in-python", action="store_true", help="dt's backend for hosts without a compiler")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -108,7 +109,9 @@ def measure(options, dist, torch):
                                ("step of DDP", ddp, (("1 M parameters", 10**6), ("20 M", 2 * 10**7))),
                                ("step of FSDP2", fsdp2, (("1 M parameters", 10**6), ("20 M", 2 * 10**7)))):
         trains = make in (ddp, fsdp2)
-        groups = {**both, "shared": dist.group.WORLD, "nothing": None} if trains else both
+        groups = {**both, "nothing": None} if trains else both
+        if trains and not options.in_python:
+            groups["shared"] = dist.group.WORLD
         for label, count in counts:
             calls, repeats, rounds = {}, {}, {each: [] for each in groups}
             for each, group in groups.items():
@@ -141,13 +144,17 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             ranks = [subprocess.Popen([sys.executable, "-I", os.path.abspath(__file__), "--ranks",
                                        str(options.ranks), "--rounds", str(options.rounds), "--seconds",
-                                       str(options.seconds), "--rank", str(rank), "--folder", folder])
+                                       str(options.seconds), "--rank", str(rank), "--folder", folder,
+                                       *(["--in-python"] if options.in_python else [])])
                      for rank in range(options.ranks)]
             failed = any([rank.wait() for rank in ranks])
         print(f"load {os.getloadavg()[0]:.1f} afterwards")
         return int(failed)
     import torch
     import torch.distributed as dist
+    if options.in_python:
+        from dt import _extension
+        _extension.load = lambda: (_ for _ in ()).throw(RuntimeError("--in-python"))
     torch.set_num_threads(1)
     dist.init_process_group("dt", init_method=f"file://{options.folder}/meeting", rank=options.rank,
                             world_size=options.ranks)
