@@ -95,11 +95,14 @@ class Membership:
         lacking = [rank for rank, why in enumerate(reasons) if why]
         if not lacking:
             return extension
+        missing = f"backend dt: rank {lacking[0]} cannot use its half in C++"
+        if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15):
+            raise RuntimeError(f"{missing}, and the one in Python needs PyTorch 2.15, which this is not "
+                               f"({torch.__version__}): {reasons[lacking[0]]}")
         from . import _python_backend
         if self._world.rank in (0, *lacking):
-            warnings.warn(f"backend dt: rank {lacking[0]} cannot use its half in C++, so all ranks use the one in "
-                          "Python, which is slower and takes no tensors on GPUs (docs/torch.md): "
-                          f"{reasons[lacking[0]]}", stacklevel=2)
+            warnings.warn(f"{missing}, so all ranks use the one in Python, which is slower and takes no tensors on GPUs "
+                          f"(docs/torch.md): {reasons[lacking[0]]}", stacklevel=2)
         return _python_backend
 
     def end(self, timeout: float) -> None:

@@ -310,6 +310,15 @@ def case_without_compiler(dist, torch, rank, size):
         def fail():
             raise RuntimeError("there is no C++ compiler")
         _extension.load = fail
+    version, torch.__version__ = torch.__version__, "2.3.1"
+    try:
+        dist.new_group(backend="dt")
+    except RuntimeError as error:
+        assert "rank 1 cannot use its half in C++" in str(error) and "2.3.1" in str(error), error
+        assert "there is no C++ compiler" in str(error), error
+    else:
+        raise AssertionError("this PyTorch has no such backend, and nothing was raised")
+    torch.__version__ = version
     with warnings.catch_warnings(record=True) as caught:
         group = dist.new_group(backend="dt")
     said = [str(each.message) for each in caught if "backend dt: rank 1 cannot" in str(each.message)]
