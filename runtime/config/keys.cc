@@ -69,7 +69,8 @@ constexpr Key kKeys[] = {
 
     {"watchdog.stall_warn_ms", "DT_WATCHDOG_STALL_WARN_MS", Type::kInteger, "ms", 0, kMaxTimeoutMs,
      "30000", "", kAny, false,
-     "After how long inside one operation rank 0 logs who is inside and who is missing; 0: never."},
+     "After how long inside one operation rank 0 logs who is inside and who is missing, and the "
+     "process that serves the store who has not joined; 0: never."},
     {"watchdog.abort_timeout_ms", "DT_WATCHDOG_ABORT_TIMEOUT_MS", Type::kInteger, "ms", 100,
      kMaxTimeoutMs, "10000", "", kAny, false,
      "How long a call of CUDA or NCCL may take before it counts as hanging, once dt aborts its work. "

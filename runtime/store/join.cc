@@ -199,7 +199,11 @@ void JoinTable::join(Ticket ticket, JoinRecord record, Patience patience, int64_
     answers->push_back({ticket, std::move(status), {}});
     return;
   }
-  if (count(Stage::kJoining) == 0) first_join_ = Patience::starting(now_ns, setup_.timeout_ms);
+  if (count(Stage::kJoining) == 0) {
+    first_join_ = Patience::starting(now_ns, setup_.timeout_ms);
+    first_join_ns_ = now_ns;
+    late_at_ns_ = setup_.warn_ms > 0 ? now_ns + setup_.warn_ms * kNsPerMs : kNeverNs;
+  }
   died_joining_.erase(record.rank);
   move(slot, Stage::kJoining);
   if (record.limit_ms >= 0) patience.timeout_ms = record.limit_ms;
@@ -351,6 +355,13 @@ Status JoinTable::missing_status(int64_t timeout_ms) const {
   info.rank = missing.front();
   info.operation = "join";
   return Status(std::move(info));
+}
+
+std::string JoinTable::late(int64_t now_ns) {
+  if (now_ns < late_at_ns_ || count(Stage::kJoining) == 0) return {};
+  const int64_t waited_ns = now_ns - first_join_ns_;
+  late_at_ns_ = now_ns + waited_ns;
+  return missing_status(waited_ns / kNsPerMs).message();
 }
 
 std::vector<std::pair<std::string, std::string>> JoinTable::take_records() {

@@ -60,6 +60,7 @@ struct JoinSetup {
   int64_t timeout_ms = -1;    ///< after the first join, whatever the joiners allow; -1 none
   bool several_jobs = false;  ///< another table may follow once this one is_over()
   bool any_job = false;       ///< a higher attempt may follow at any time, at the same store
+  int64_t warn_ms = 0;        ///< after the first join, see late(); 0: never
 };
 
 /// Who belongs to the job: from hello through the join and the verdict to goodbye or death.
@@ -103,6 +104,9 @@ class JoinTable {
   void fail_join(const Status& status, Answers* answers);
 
   void expire(int64_t now_ns, Answers* answers);
+  /// Who has joined and who is missing, if that is to be said now: after warn_ms, and whenever
+  /// twice as much time has passed. Otherwise "".
+  std::string late(int64_t now_ns);
   int64_t next_deadline_ns() const;
   bool decided() const { return decided_; }
   /// All ranks have said goodbye, and none has died.
@@ -158,6 +162,8 @@ class JoinTable {
   std::map<int32_t, Member> died_joining_;  // and have not joined again
   Status first_ended_;                      // of the processes that never join again
   Patience first_join_;                     // the server's own limit
+  int64_t first_join_ns_ = 0;
+  int64_t late_at_ns_ = kNeverNs;  // when late() has something to say
   bool decided_ = false;
   Status failed_;               // the join's end, when it failed
   std::vector<Status> deaths_;  // in order, each of one rank

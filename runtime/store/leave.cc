@@ -176,7 +176,7 @@ uint64_t JoinTable::client_of(int32_t rank) const {
 
 int64_t JoinTable::next_deadline_ns() const {
   int64_t next = deadlines_.empty() ? kNeverNs : deadlines_.begin()->first;
-  if (count(Stage::kJoining) > 0) next = std::min(next, first_join_.deadline_ns);
+  if (count(Stage::kJoining) > 0) next = std::min({next, first_join_.deadline_ns, late_at_ns_});
   return next;
 }
 

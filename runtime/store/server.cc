@@ -483,6 +483,11 @@ void Server::Impl::on_timer() {
   keyspace_.expire(now_ns, &answers);
   joins_.expire(now_ns, &answers);
   gatherings_.expire(now_ns, &answers);
+  const std::string late = joins_.late(now_ns);
+  if (!late.empty() && options_.logger) {
+    options_.logger->log(LogLevel::kWarning, "store: still waiting for ranks to join: %s",
+                         late.c_str());
+  }
   join_deadline_ns_ = joins_.next_deadline_ns();
   deliver(answers);
   end_questions([now_ns](const Question& each) { return each.deadline_ns <= now_ns; });

@@ -26,6 +26,7 @@ struct ServerOptions {
   int64_t pid = 0;
   size_t max_connections = 16384;
   int64_t join_timeout_ms = -1;  ///< after the first join, whatever the joiners allow; -1: none
+  int64_t join_warn_ms = 0;      ///< after the first join it logs who is missing; 0: never
   int64_t memory_bytes = 0;      ///< see MemoryBudget; 0: by what this process may still take
   bool torch_compat = false;     ///< also answers PyTorch's clients, see torch_service.h
   /// A connection that says nothing is closed after this, and one that was refused and stays.

@@ -32,6 +32,7 @@ JoinSetup Server::Impl::join_setup() const {
   setup.timeout_ms = options_.join_timeout_ms;
   setup.several_jobs = options_.several_jobs;
   setup.any_job = options_.any_job;
+  setup.warn_ms = options_.join_warn_ms;
   return setup;
 }
 

@@ -202,6 +202,27 @@ TEST_CASE("compare_configs: a key that some ranks lack, and several keys") {
         "values");
 }
 
+TEST_CASE("JoinTable: who is missing is said after a while, and again after twice as long") {
+  JoinSetup setup{"a", 2, 2, 77};
+  setup.warn_ms = 30'000;
+  Table table(2);
+  table.joins = JoinTable(setup);
+  CHECK(table.joins.late(40'000 * kMsNs).empty());
+  table.now_ns = 1'000 * kMsNs;
+  table.join(0);
+  CHECK(table.joins.next_deadline_ns() == 31'000 * kMsNs);
+  CHECK(table.joins.late(30'999 * kMsNs).empty());
+  CHECK(table.joins.late(31'000 * kMsNs) ==
+        "1 of 2 ranks joined within 30.0 s; missing rank 1; joined: 0 (hostA pid 12)");
+  CHECK(table.joins.next_deadline_ns() == 61'000 * kMsNs);
+  CHECK(table.joins.late(60'999 * kMsNs).empty());
+  CHECK(table.joins.late(61'000 * kMsNs).find("within 60.0 s") != std::string::npos);
+  CHECK(table.joins.next_deadline_ns() == 121'000 * kMsNs);
+  table.join(1);
+  CHECK(table.joins.decided());
+  CHECK(table.joins.late(200'000 * kMsNs).empty());
+}
+
 TEST_CASE("JoinTable: one joiner's deadline tells all who is missing, and late ranks too") {
   Table table(4);
   table.join(0, 5000);
