@@ -16,6 +16,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 import warnings
 import weakref
 from typing import Any, Dict, Iterator, List, Optional, Tuple
@@ -27,25 +28,16 @@ from ._comm import Comm
 from ._config import Config
 from ._errors import Error, PeerLostError, invalid
 from ._job import Job
-from ._python_messages import timed_out, torch_error
+from ._python_messages import as_torch_raises as _as_torch_raises
+from ._python_messages import timed_out
 from ._store import StoreServer
 
 _KEY = "dt"
 _FAILED = "! "  # instead of an address under the key: why rank 0 serves none
 _FAREWELL_S = 30.0  # for the others, when the default group is destroyed
+_GOODBYE_S = 1.0  # for their goodbyes, where they have taken that time
+_NAME_BYTES = 47  # of an operation, of which other ranks read no more
 _LEAVING_S = 5.0  # for the others, when Python ends
-
-
-@contextlib.contextmanager
-def _as_torch_raises() -> Iterator[None]:
-    """Makes errors of dt what programs catch, as the backend does."""
-    try:
-        yield
-    except Error as error:
-        found = torch_error(error)
-        if found is error:
-            raise
-        raise found from error
 
 
 class Membership:
@@ -60,6 +52,7 @@ class Membership:
         self.messages: Any = None  # None: there is only this rank
         self.implementation: Any = None  # of the backend, the same on all ranks: the extension, or _python_backend
         self.gpu: Optional[Membership] = None  # the same ranks' job over their GPUs
+        self.warning = ""  # for the user, when the group is there
         self._world = job.world() if world is None else world
         self.job_ranks = list(range(self._world.size)) if job_ranks is None else job_ranks
         self._for_messages: Optional[Comm] = None
@@ -72,12 +65,12 @@ class Membership:
                                         name.encode()[:64].decode(errors="ignore"))
 
     def shrunk(self, left: List[int], world: Comm) -> "Membership":
-        """The same job with only these of its ranks. This object is not used any more."""
+        """The same job with only these ranks of it. This object is not used any more."""
         self.ended = True
         _memberships.discard(self)
         if self.messages is not None:
             self.messages.close()
-        return Membership(self.job, self.server, world, [self.job_ranks[each] for each in left])
+        return Membership(self.job, self.server, world, left)
 
     def open_messages(self, implementation: Any, name: str, timeout_s: float) -> None:
         """A communicator for the sends and receives of all groups, so that they do not stand in order
@@ -95,14 +88,14 @@ class Membership:
         lacking = [rank for rank, why in enumerate(reasons) if why]
         if not lacking:
             return extension
-        missing = f"backend dt: rank {lacking[0]} cannot use its half in C++"
+        missing = f"backend dt: rank {lacking[0]} cannot use the C++ backend"
         if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15):
             raise RuntimeError(f"{missing}, and the one in Python needs PyTorch 2.15, which this is not "
                                f"({torch.__version__}): {reasons[lacking[0]]}")
         from . import _python_backend
         if self._world.rank in (0, *lacking):
-            warnings.warn(f"{missing}, so all ranks use the one in Python, which is slower and takes no tensors on GPUs "
-                          f"(docs/torch.md): {reasons[lacking[0]]}", stacklevel=2)
+            self.warning = (f"{missing}, so all ranks use the one in Python, which is slower and takes no tensors on "
+                            f"GPUs (docs/torch.md): {reasons[lacking[0]]}")
         return _python_backend
 
     def end(self, timeout: float) -> None:
@@ -110,13 +103,16 @@ class Membership:
         self.ended = True
         why, error = "destroy_process_group", sys.exc_info()[1]
         if error is not None:  # as in a `finally`: the other ranks read it where they wait for this one
-            why = f"left after {type(error).__name__}: {error}".replace("\0", " ")
+            with contextlib.suppress(Exception):  # its __str__() may raise
+                text = f"left after {type(error).__name__}: {error}".replace("\0", " ")
+                why = text.encode(errors="replace")[:_NAME_BYTES].decode(errors="ignore")
+        end = time.monotonic() + timeout
         with contextlib.ExitStack() as steps:  # in the reverse order, also where one raises
             if self.messages is not None:
                 steps.callback(self.messages.close)
-            steps.callback(self.job.finalize, timeout / 3)
+            steps.callback(lambda: self.job.finalize(max(_GOODBYE_S, end - time.monotonic())))
             if self.messages is not None:
-                steps.callback(self.messages.leave, self._world, timeout * 2 / 3, why)
+                steps.callback(lambda: self.messages.leave(self._world, max(_GOODBYE_S, end - time.monotonic()), why))
             if self.gpu is not None:
                 steps.callback(self.gpu.end, timeout)
 
@@ -125,13 +121,15 @@ class Group:
     """A process group."""
 
     def __init__(self, membership: Membership, comm: Comm, ranks: List[int], name: str,
-                 owns_job: bool, store: Any, timeout: datetime.timedelta) -> None:
+                 owns_job: bool, store: Any, timeout: datetime.timedelta, first_store: Any = None) -> None:
+        """first_store: of the group before any rank was lost; None: this one's"""
         self.membership = membership
         self.comm = comm
         self.ranks = ranks  # of the job, by rank of the group
         self.name = name
         self._owns_job = owns_job
         self.store = store
+        self.first_store = store if first_store is None else first_store
         self.timeout = timeout
         self._opening = threading.Lock()
         self._tries_of_gpu = 0  # the same number on all ranks
@@ -151,11 +149,12 @@ class Group:
         """This group without the lost ranks, in the same job. Its job over GPUs ends; the next tensor there makes a
         new one. This object is not used any more. Collective over the ranks that are left."""
         comm, failed = self.comm, None
+        mine = self.membership.job_ranks[self.comm.rank]
         for _ in self.ranks:
             try:
                 comm = comm.shrink()
                 comm.set_timeout(self.timeout.total_seconds())
-                left = [int(each) for each in comm.allgather_objects(self.comm.rank)]
+                left = [int(each) for each in comm.allgather_objects(mine)]
                 membership = self.membership.shrunk(left, comm)
                 membership.open_messages(self.membership.implementation, self.name, self.timeout.total_seconds())
             except PeerLostError as error:  # one more; where rank 0 is, the next try fails alike
@@ -163,13 +162,15 @@ class Group:
                 continue
             self._owns_job = False
             gpu, self.membership.gpu = self.membership.gpu, None
-            if gpu is not None:  # all that are left are here, so no call of theirs is under way in it
+            if gpu is not None:  # all that are left have come here, so no call in it begins any more
                 with contextlib.suppress(Error):
                     gpu.job.abort("dt.torch.shrink_group() ends the job over GPUs of the former group")
                 with contextlib.suppress(Error):
                     gpu.end(0)
+            # By the ranks that are left: these may have lost another one meanwhile, and some not know of it.
+            name = "_".join(map(str, left))
             return Group(membership, comm, list(range(comm.size)), self.name, True,
-                         PrefixStore(f"left/{comm.size}", self.store), self.timeout)
+                         PrefixStore(f"left/{name}", self.first_store), self.timeout, self.first_store)
         assert failed is not None
         raise failed
 
@@ -434,6 +435,8 @@ def _open(group: Group, extension: Any, why_none: str) -> Group:
     if group.membership.implementation is None:
         group.membership.open_messages(group.membership.agree(extension, why_none), group.name,
                                        group.timeout.total_seconds())
+    if group.membership.warning:  # which may be raised here
+        warnings.warn(group.membership.warning, stacklevel=2)
     if not torch.distributed.is_initialized():
         _default = weakref.ref(group)
     return group
@@ -444,6 +447,7 @@ def _backend(group: Group, timeout_ms: int) -> Any:
                                                    group.ranks, timeout_ms, group.name)
 
 
+@_as_torch_raises()
 def shrink_group() -> List[int]:
     """Makes the default process group anew without its lost ranks, and returns their old numbers. The others get new
     numbers in the old order. All other groups are destroyed.
@@ -481,11 +485,13 @@ def _create(options: Any, _: Any) -> Any:
     return _backend(_join(options), _milliseconds(options.timeout))
 
 
-def _leave() -> None:
-    """At the end of Python: groups that were not destroyed."""
+def _leave(process: int) -> None:
+    """At the end of Python: groups that were not destroyed. A forked child has none."""
+    if os.getpid() != process:
+        return
     failed = getattr(sys, "last_value", None)
     for membership in list(_memberships):
-        with contextlib.suppress(Error):
+        with contextlib.suppress(Exception):
             if failed is not None:
                 membership.job.abort(f"{type(failed).__name__}: {failed}".replace("\0", " "))
             else:
@@ -497,4 +503,4 @@ def register() -> None:
     backend = torch.distributed.Backend
     if int(torch.__version__.partition(".")[0]) >= 2 and "DT" not in backend._plugins:
         backend.register_backend("dt", _create, extended_api=True, devices=["cpu", "cuda"])
-        atexit.register(_leave)
+        atexit.register(_leave, os.getpid())

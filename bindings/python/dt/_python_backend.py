@@ -11,7 +11,7 @@ import torch
 import torch.distributed
 import torch._C._distributed_c10d as of_torch
 
-from ._python_messages import GroupMessages, Messages, Results, Waiter, torch_error
+from ._python_messages import GroupMessages, Messages, Results, Waiter, as_torch_raises
 from ._raw import Buffer
 from ._tensors import dtype_of
 from ._types import Dtype, ReduceOp
@@ -155,8 +155,8 @@ class _Call:
         error = next((each for each in errors if each is not None), None)
         try:
             if error is None:
-                with torch.no_grad():
-                    for to, result in self.copies:
+                for to, result in self.copies:
+                    with torch.inference_mode(to.is_inference()), torch.no_grad():
                         to.copy_(result)
         except Exception as failure:  # pylint: disable=broad-exception-caught
             error = failure
@@ -184,8 +184,12 @@ def _answer_by_future() -> None:
 
     def answer(name: str, by_future: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def method(work: Any) -> Any:
-            is_ours = int(work._get_op_type()) == int(c10d.OpType.UNKNOWN)
-            return by_future(work.get_future()) if is_ours else unchanged[name](work)
+            try:
+                is_ours = int(work._get_op_type()) == int(c10d.OpType.UNKNOWN)
+                future = work.get_future() if is_ours else None
+            except RuntimeError:  # of another backend
+                future = None
+            return unchanged[name](work) if future is None else by_future(future)
         return method
 
     def is_success(future: Any) -> bool:
@@ -214,7 +218,10 @@ class _InOrder:
             self._queue.append((works, call, waiter))
             if len(self._queue) > 1:
                 return
-        threading.Thread(target=self._run, name="dt-torch", daemon=True).start()
+        try:
+            threading.Thread(target=self._run, name="dt-torch", daemon=True).start()
+        except RuntimeError:  # Python ends, or has no more threads
+            self._run()
 
     def _run(self) -> None:
         while True:
@@ -274,6 +281,7 @@ class Backend(c10d.Backend):  # type: ignore[misc]
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         self._comm.set_timeout(timeout.total_seconds())
+        self._options._timeout = timeout
         self._timeout = timeout.total_seconds()
 
     def _run(self, call: _Call, results: List[torch.Tensor], options: Any) -> Any:
@@ -282,14 +290,12 @@ class Backend(c10d.Backend):  # type: ignore[misc]
         waiter = Waiter(call.title)
         blocks = not getattr(options, "asyncOp", True)
         works = []
-        try:
+        with as_torch_raises():
             for name, arguments in call.operations:
                 if blocks:
                     getattr(self._comm, name)(*arguments, timeout=call.timeout)
                 else:
                     works.append(getattr(self._comm, name + "_async")(*arguments, timeout=call.timeout))
-        except Exception as error:
-            raise torch_error(error) from error
         if blocks:
             call.end(waiter, [])
         else:
@@ -333,10 +339,8 @@ class Backend(c10d.Backend):  # type: ignore[misc]
             raise NotImplementedError("dt has no average of torch.bool")
         mine = tensor.detach().coalesce()
         layout = f"{mine.dtype} of {list(mine.shape)} with {mine.sparse_dim()} sparse dimensions"
-        try:
+        with as_torch_raises():
             parts = self._comm.allgather_objects((layout, mine.indices(), mine.values()), timeout=call.timeout)
-        except Exception as error:
-            raise torch_error(error) from error
         for rank, (theirs, _, _) in enumerate(parts):
             if theirs != parts[0][0]:
                 raise torch.distributed.DistBackendError(

@@ -9,7 +9,7 @@ import queue
 import struct
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
 import torch.distributed
@@ -22,6 +22,8 @@ from ._work import Work, wait_any
 
 _HEADER = struct.Struct("<qqqi")  # group, tag, bytes of the message, whether it is a farewell
 _LOOK_S = 0.005  # how soon the thread sees what has been posted meanwhile
+_REST_S = 0.01  # where nobody waits
+_WORKS_MAX = 1000  # of a wait for any
 _USER, _BARRIER = 0, 1  # whose tags are those of a message
 _CALLS, _HAS_LEFT, _IS_HERE, _ASKS, _PASSES = range(5)  # what ranks of a monitored barrier tell each other
 
@@ -45,9 +47,22 @@ def torch_error(error: Exception) -> Exception:
     if isinstance(error, (InvalidArgumentError, UnsupportedError)) or not isinstance(error, Error):
         return error
     text = str(error)
-    for ours, theirs in _WORDS.items():
-        text = text.replace(ours, theirs)
+    if " aborted the job: " not in text:  # the rest of which is what the program said
+        for ours, theirs in _WORDS.items():
+            text = text.replace(ours, theirs)
     return timed_out(text) if isinstance(error, DtTimeoutError) else torch.distributed.DistBackendError(text)
+
+
+@contextlib.contextmanager
+def as_torch_raises() -> Iterator[None]:
+    """Makes errors of dt what programs catch, as the backend in C++ does."""
+    try:
+        yield
+    except Error as error:
+        found = torch_error(error)
+        if found is error:
+            raise
+        raise found from error
 
 
 def _value_or_error(future: Any) -> Any:
@@ -64,7 +79,7 @@ class Results(List[torch.Tensor]):
 
 
 class Waiter:
-    """The end of one call, for those who wait for it."""
+    """The end of one call."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -79,8 +94,12 @@ class Waiter:
             self._outcome = results if error is None else torch_error(error)
             base = self._base
             self._ended.set()
-        if base is not None:  # its callbacks may block
+        if base is None:
+            return
+        try:  # its callbacks may block
             threading.Thread(target=base.set_result, args=(self._outcome,), name="dt-torch", daemon=True).start()
+        except RuntimeError:  # Python ends, or has no more threads
+            base.set_result(self._outcome)
 
     def wait(self, timeout: Optional[float] = None) -> bool:
         if not self._ended.wait(timeout):
@@ -171,7 +190,7 @@ class Messages:
         done: List[Callable[[], None]] = []
         with self._changed:
             if self._error is not None:
-                raise self._error
+                raise type(self._error)(*self._error.args)
             self._waiting.append(receive)
             for message in self._arrived:
                 if message.receive is None and self._matches(receive, message):
@@ -191,8 +210,10 @@ class Messages:
 
     def _wake(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="dt-torch", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._serve, name="dt-torch", daemon=True)
+            with contextlib.suppress(RuntimeError):  # Python ends, or has no more threads
+                thread.start()
+                self._thread = thread
         self._changed.notify_all()
 
     def _hand_over(self, message: _Arrived, receive: _Receive, done: List[Callable[[], None]]) -> None:
@@ -215,8 +236,10 @@ class Messages:
                 error = torch.distributed.DistBackendError(
                     f"{receive.what}: room for {receive.bytes} bytes, but the message has {len(message.data)}")
             elif message.data:
-                ctypes.memmove(receive.memory.address, bytes(message.data), receive.bytes)
-        done.append(lambda: receive.ended(error))
+                ctypes.memmove(receive.memory.address, (ctypes.c_char * receive.bytes).from_buffer(message.data),
+                               receive.bytes)
+        outcome = None if error is None else torch_error(error)
+        done.append(lambda: receive.ended(outcome))
 
     def _listen(self, peer: int, done: List[Callable[[], None]]) -> None:
         if peer == self._comm.rank or peer in self._headers or self._error is not None:
@@ -288,15 +311,14 @@ class Messages:
                 late = timed_out(f"{receive.what}: no message came in time")
                 done.append(lambda receive=receive, late=late: receive.ended(late))  # type: ignore[misc]
             for each in list(self._sends):
-                works, end, what, ended, _ = each
+                works, end, what, ended, peer = each
                 if all(work.done() for work in works):
                     error = next((work.error() for work in works if work.error() is not None), None)
                     self._sends.remove(each)
                 elif now >= end:
                     error = timed_out(f"{what}: it was not received in time, and may still arrive")
                     self._sends.remove(each)
-                    for work in works:
-                        work.close()
+                    self._sends.append((works, float("inf"), what, lambda _: None, peer))  # dt still has it
                 else:
                     continue
                 done.append(lambda ended=ended, error=error: ended(error))  # type: ignore[misc]
@@ -314,23 +336,37 @@ class Messages:
             self._take_in_all()
         except Exception as error:  # pylint: disable=broad-exception-caught
             done: List[Callable[[], None]] = []
-            with self._changed:
+            with self._changed:  # else all would wait for this thread
                 self._thread = None
-                self._fail(error, done)  # else all would wait for this thread
-            for each in done:
-                each()
+                self._fail(error, done)
+                for ended in [each[3] for each in self._sends]:
+                    done.append(lambda ended=ended: ended(error))  # type: ignore[misc]
+                for receive in [each.receive for each in self._arrived if each.receive is not None]:
+                    done.append(lambda receive=receive: receive.ended(error))  # type: ignore[misc]
+                self._sends.clear()
+                self._arrived.clear()
+            for call in done:
+                call()
             raise
 
     def _take_in_all(self) -> None:
         while True:
             self._take_in()
             works = self._works()
+            with self._changed:
+                if self._error is not None and not works and not self._sends:
+                    self._thread = None
+                    return
+                seconds = _LOOK_S if self._waiting or any(each[1] < float("inf") for each in self._sends) else _REST_S
             if works:
                 with contextlib.suppress(Error):
-                    wait_any(works, _LOOK_S)
+                    wait_any(works[:_WORKS_MAX], seconds)
                 continue
             with self._changed:
-                if self._waiting or self._sends or self._headers:
+                if self._headers or self._sends:  # posted since
+                    continue
+                if self._waiting:
+                    self._changed.wait(_LOOK_S)
                     continue
                 if not self._changed.wait(1.0) and not (self._waiting or self._sends or self._headers):
                     self._thread = None
@@ -343,7 +379,7 @@ class Messages:
 
         why: what ranks read that call something else"""
         done: List[Callable[[], None]] = []
-        with contextlib.suppress(Error):
+        with contextlib.suppress(Exception):
             self._say_farewell(world, time.monotonic() + timeout, timeout, why)
         with self._changed:
             for receive in self._waiting:
@@ -365,18 +401,21 @@ class Messages:
         if not whether[0]:
             return
         everything = bytearray(size * size)
-        world.allgather(mine, everything, timeout=timeout)
-        parting = threading.Event()
+        world.allgather(mine, everything, timeout=max(0.1, end - time.monotonic()))
+        done: List[Callable[[], None]] = []
         for peer in range(size):
             if mine[peer] or everything[peer * size + world.rank]:
                 self.send(_HEADER.pack(0, 0, 0, 1), Buffer(bytearray(), Dtype.U8), peer, "farewell", end,
-                          lambda _: parting.set())
+                          lambda _: None)
                 with self._changed:
                     if peer not in self._parted:
                         self._parting.add(peer)
-                        self._listen(peer, [])
+                        self._listen(peer, done)
                         self._wake()
+        for each in done:
+            each()
         while time.monotonic() < end:
+            self._take_in()
             with self._changed:
                 if self._error is not None or not (self._headers or self._sends):
                     return
@@ -416,7 +455,7 @@ class GroupMessages:
     def _member(self, peer: int) -> int:
         if 0 <= peer < len(self._ranks) and peer != self._rank:
             return self._ranks[peer]
-        raise ValueError(f"rank {peer} is no other rank of {len(self._ranks)}")
+        raise ValueError(f"rank {peer} is not another rank of {len(self._ranks)}")
 
     def _what(self, verb: str, peer: int, tag: int) -> str:
         return (f"{verb} {f'rank {peer}' if peer >= 0 else 'any rank'}, tag {tag}, on rank {self._rank} of group "
@@ -424,11 +463,9 @@ class GroupMessages:
 
     def send(self, memory: Buffer, peer: int, tag: int, timeout: float, ended: Ended, kind: int = _USER) -> None:
         size = memory.count * Dtype(memory.dtype).itemsize
-        try:
+        with as_torch_raises():
             self._all().send(_HEADER.pack(self._hash + kind, tag, size, 0), _bytes_of(memory), self._member(peer),
                              self._what("send to", peer, tag), time.monotonic() + timeout, ended)
-        except Error as error:
-            raise torch_error(error) from error
 
     def receive(self, memory: Buffer, peer: int, tag: int, timeout: float, ended: Ended, kind: int = _USER) -> None:
         """peer: -1: any other rank"""
@@ -475,7 +512,7 @@ class GroupMessages:
                 if call != number:
                     what = _CALLS  # an answer to an earlier call comes too late
                 elif what == _ASKS:
-                    self._signal(0, _IS_HERE, number, asked, timeout).wait()
+                    self._signal(0, _IS_HERE, number, asked, end - time.monotonic()).wait()
         except Exception as error:
             with contextlib.suppress(Exception):  # the job has failed, as `error` says
                 self._signal(0, _HAS_LEFT, number, 0, timeout)
@@ -518,7 +555,8 @@ class GroupMessages:
             if missing and wait_for_all:
                 ranks = ", ".join(map(str, sorted(missing)))
                 raise torch.distributed.DistBackendError(
-                    f"[Rank 0]: Ranks {ranks} failed to pass monitoredBarrier in {limit}")
+                    f"[Rank 0]: Ranks {ranks} failed to pass monitoredBarrier in {limit}\n Original exception: \n"
+                    f"{missing[min(missing)]}")
             for peer in sorted(missing):
                 raise torch.distributed.DistBackendError(f"[Rank 0]: Rank {peer} failed to pass monitoredBarrier in "
                                                          f"{limit}\n Original exception: \n{missing[peer]}")
@@ -531,7 +569,7 @@ class GroupMessages:
         answers = {}
         for peer, call in calls.items():
             try:
-                answers[peer] = self._signal(peer, _PASSES, call, 0, timeout)
+                answers[peer] = self._signal(peer, _PASSES, call, 0, max(1.0, end - time.monotonic()))
             except Exception as error:  # pylint: disable=broad-exception-caught
                 missing[peer] = error
         for peer, answer in answers.items():

@@ -75,6 +75,9 @@ MessagePtr GroupMessages::receive(Call& call, const Tensors1& tensors, int peer,
 
 namespace {
 
+/** For the last word, where the time is over. */
+constexpr std::chrono::milliseconds kPassing{1000};
+
 std::string list_of(const std::vector<int>& ranks) {
   std::string text;
   for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
@@ -140,7 +143,7 @@ void GroupMessages::monitored_barrier(Milliseconds timeout, bool wait_for_all) {
       signal.message->wait(kNoTimeout);
       if (signal.is(Signal::kPasses, number)) return;
       if (!signal.is(Signal::kAsks, number)) continue;  // to an earlier call
-      send_signal(0, {Signal::kIsHere, number, signal.at(2)}, timeout).message->wait(kNoTimeout);
+      send_signal(0, {Signal::kIsHere, number, signal.at(2)}, until(end)).message->wait(kNoTimeout);
     }
   } catch (const std::exception& error) {
     const std::string why = text_of(error);
@@ -212,11 +215,10 @@ void GroupMessages::watch_barrier(int64_t number, Clock::time_point end, Millise
       if (!missing[static_cast<size_t>(peer)].empty()) peers.push_back(peer);
     }
     if (peers.empty()) return;
-    if (wait_for_all) {
-      fail("[Rank 0]: Ranks " + list_of(peers) + " failed to pass monitoredBarrier in " + limit);
-    }
-    fail("[Rank 0]: Rank " + std::to_string(peers[0]) + " failed to pass monitoredBarrier in " +
-         limit + "\n Original exception: \n" + missing[static_cast<size_t>(peers[0])]);
+    fail((wait_for_all ? "[Rank 0]: Ranks " + list_of(peers)
+                       : "[Rank 0]: Rank " + std::to_string(peers[0])) +
+         " failed to pass monitoredBarrier in " + limit + "\n Original exception: \n" +
+         missing[static_cast<size_t>(peers[0])]);
   };
   check_all(hear_all(number, end));
   std::vector<Signal> answers(ranks_->size());
@@ -233,7 +235,8 @@ void GroupMessages::watch_barrier(int64_t number, Clock::time_point end, Millise
   };
   each([&](int peer) {
     const int64_t call = std::exchange(calls_[static_cast<size_t>(peer)], 0);
-    answers[static_cast<size_t>(peer)] = send_signal(peer, {Signal::kPasses, call, 0}, timeout);
+    answers[static_cast<size_t>(peer)] =
+        send_signal(peer, {Signal::kPasses, call, 0}, std::max(until(end), kPassing));
   });
   each([&](int peer) { answers[static_cast<size_t>(peer)].message->wait(kNoTimeout); });
 }

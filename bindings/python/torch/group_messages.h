@@ -33,10 +33,8 @@ class GroupMessages {
   /** @param peer < 0: any other rank. */
   c10::intrusive_ptr<Message> receive(Call& call, const std::vector<at::Tensor>& tensors, int peer,
                                       int64_t tag, Milliseconds timeout, Kind kind = kUser);
-  /** Rank 0 hears from all others, then answers them. So it can name those that are missing. A rank
-   * that gives up says so, and the group stays usable. The texts are gloo's, which programs look
-   * for.
-   */
+  /** Rank 0 waits until all others are in a call, then lets them pass. So it can name those that
+   * are missing, and the group stays usable. The texts are gloo's, which programs look for. */
   void monitored_barrier(Milliseconds timeout, bool wait_for_all);
 
  private:

@@ -388,6 +388,8 @@ void Messages::say_farewell(dt_comm* world, int64_t timeout_ms, const std::strin
   one.count = static_cast<int64_t>(mine.size());
   one.send = mine.data();
   one.recv = all.data();
+  const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
+  one.timeout_ms = std::max<int64_t>(left.count(), 100);
   if (dt_collective_launch(world, &one, nullptr) != DT_OK) return;
   auto farewells =
       c10::make_intrusive<Message>(rank_, c10d::OpType::SEND, "dt:leaving",

@@ -300,6 +300,8 @@ def case_monitored(dist, torch, rank, size):
             dist.monitored_barrier(timeout=short / 4)
         except dist.DistBackendError as error:
             assert "\nException raised from" not in str(error), error
+        else:
+            raise AssertionError("all others are missing, and nothing was raised")
     dist.barrier()
     if rank != 0:
         try:
@@ -318,11 +320,13 @@ def case_monitored(dist, torch, rank, size):
             assert expected in str(error), error
         else:
             raise AssertionError("there was no time, and nothing was raised")
-    elif rank == 1:  # rank 0 takes what comes, and no longer answers
+    elif rank == 1:
         try:
             dist.monitored_barrier(timeout=short)
         except dist.DistBackendError as error:
             assert "check rank 0 logs" in str(error), error
+        else:
+            raise AssertionError("rank 0 had no time, and nothing was raised")
     dist.barrier()
 
 
