@@ -9,6 +9,7 @@ its address in the store that the group already has.
 import atexit
 import contextlib
 import datetime
+import hashlib
 import ipaddress
 import os
 import secrets
@@ -38,6 +39,15 @@ _FAREWELL_S = 30.0  # for the others, when the default group is destroyed
 _GOODBYE_S = 1.0  # for their goodbyes, where they have taken that time
 _NAME_BYTES = 47  # of an operation, of which other ranks read no more
 _LEAVING_S = 5.0  # for the others, when Python ends
+
+
+def _text_of(error: BaseException) -> str:
+    """For dt, which takes UTF-8 without zeros."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}".replace("\0", " ").encode(errors="replace").decode()
+    except Exception:  # pylint: disable=broad-exception-caught
+        return name  # its __str__() raises
 
 
 class Membership:
@@ -103,9 +113,7 @@ class Membership:
         self.ended = True
         why, error = "destroy_process_group", sys.exc_info()[1]
         if error is not None:  # as in a `finally`: the other ranks read it where they wait for this one
-            with contextlib.suppress(Exception):  # its __str__() may raise
-                text = f"left after {type(error).__name__}: {error}".replace("\0", " ")
-                why = text.encode(errors="replace")[:_NAME_BYTES].decode(errors="ignore")
+            why = f"left after {_text_of(error)}".encode()[:_NAME_BYTES].decode(errors="ignore")
         end = time.monotonic() + timeout
         with contextlib.ExitStack() as steps:  # in the reverse order, also where one raises
             if self.messages is not None:
@@ -168,7 +176,7 @@ class Group:
                 with contextlib.suppress(Error):
                     gpu.end(0)
             # By the ranks that are left: these may have lost another one meanwhile, and some not know of it.
-            name = "_".join(map(str, left))
+            name = hashlib.sha256(str(left).encode()).hexdigest()[:32]
             return Group(membership, comm, list(range(comm.size)), self.name, True,
                          PrefixStore(f"left/{name}", self.first_store), self.timeout, self.first_store)
         assert failed is not None
@@ -493,7 +501,7 @@ def _leave(process: int) -> None:
     for membership in list(_memberships):
         with contextlib.suppress(Exception):
             if failed is not None:
-                membership.job.abort(f"{type(failed).__name__}: {failed}".replace("\0", " "))
+                membership.job.abort(_text_of(failed))
             else:
                 membership.end(_LEAVING_S)
 

@@ -351,7 +351,7 @@ class Backend(c10d.Backend):  # type: ignore[misc]
         if name == "AVG":
             whole = not (total.dtype.is_floating_point or total.dtype.is_complex)
             total.values().div_(self._all, rounding_mode="trunc" if whole else None)
-        with torch.no_grad():
+        with torch.inference_mode(tensor.is_inference()), torch.no_grad():
             tensor.copy_(total)
 
     def reduce(self, tensors: List[torch.Tensor], options: Any) -> Any:

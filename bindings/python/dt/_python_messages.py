@@ -120,6 +120,11 @@ class Waiter:
             return self._future
 
 
+def _no_thread(what: str) -> Exception:
+    return torch.distributed.DistBackendError(f"{what}: no thread can be started for it: Python ends, or there are too "
+                                              "many threads")
+
+
 class _Receive:
     """A receive that is not satisfied yet."""
 
@@ -184,7 +189,9 @@ class Messages:
                 works.append(self._comm.send_async(memory, peer, timeout=float("inf")))
         with self._changed:
             self._sends.append((works, end, what, ended, peer))
-            self._wake()
+            if not self._wake() and peer not in self._parting:
+                self._sends[-1] = (works, float("inf"), what, lambda _: None, peer)  # dt still has it
+                raise _no_thread(what)
 
     def post(self, receive: _Receive) -> None:
         done: List[Callable[[], None]] = []
@@ -198,7 +205,9 @@ class Messages:
                     break
             for peer in receive.sources if receive in self._waiting else ():
                 self._listen(peer, done)
-            self._wake()
+            if not self._wake() and receive in self._waiting:
+                self._waiting.remove(receive)
+                done.append(lambda: receive.ended(_no_thread(receive.what)))
         for each in done:
             each()
 
@@ -208,13 +217,15 @@ class Messages:
 
     # ---- With the lock held; what they add to `done` is to be called without it ----
 
-    def _wake(self) -> None:
+    def _wake(self) -> bool:
+        """False: no thread can be started."""
         if self._thread is None:
             thread = threading.Thread(target=self._serve, name="dt-torch", daemon=True)
             with contextlib.suppress(RuntimeError):  # Python ends, or has no more threads
                 thread.start()
                 self._thread = thread
         self._changed.notify_all()
+        return self._thread is not None
 
     def _hand_over(self, message: _Arrived, receive: _Receive, done: List[Callable[[], None]]) -> None:
         """A message that came before its receive."""
@@ -262,8 +273,8 @@ class Messages:
         if receive is not None:
             self._waiting.remove(receive)
             message.receive = receive
-        message.data = receive.memory if receive is not None and receive.bytes == size else bytearray(size)
         self._arrived.append(message)
+        message.data = receive.memory if receive is not None and receive.bytes == size else bytearray(size)
         if size == 0:
             self._end(message, None, done)
         else:
@@ -288,42 +299,48 @@ class Messages:
     def _take_in(self) -> None:
         """Takes in what has come, and ends what is done or too late."""
         done: List[Callable[[], None]] = []
-        with self._changed:
-            for peer, (memory, work) in list(self._headers.items()):
-                if not work.done():
-                    continue
-                del self._headers[peer]
-                error = work.error()
-                if error is not None:
-                    self._fail(torch_error(error), done)
-                else:
-                    self._take(peer, memory, done)
-            for message in [each for each in self._arrived if each.work is not None]:
-                assert message.work is not None
-                if message.work.done():
-                    error = message.work.error()
-                    self._end(message, error, done)
+        try:
+            with self._changed:
+                for peer, (memory, work) in list(self._headers.items()):
+                    if not work.done():
+                        continue
+                    del self._headers[peer]
+                    error = work.error()
                     if error is not None:
                         self._fail(torch_error(error), done)
-            now = time.monotonic()
-            for receive in [each for each in self._waiting if now >= each.end]:
-                self._waiting.remove(receive)
-                late = timed_out(f"{receive.what}: no message came in time")
-                done.append(lambda receive=receive, late=late: receive.ended(late))  # type: ignore[misc]
-            for each in list(self._sends):
-                works, end, what, ended, peer = each
-                if all(work.done() for work in works):
-                    error = next((work.error() for work in works if work.error() is not None), None)
-                    self._sends.remove(each)
-                elif now >= end:
-                    error = timed_out(f"{what}: it was not received in time, and may still arrive")
-                    self._sends.remove(each)
-                    self._sends.append((works, float("inf"), what, lambda _: None, peer))  # dt still has it
-                else:
-                    continue
-                done.append(lambda ended=ended, error=error: ended(error))  # type: ignore[misc]
-        for call in done:
-            call()
+                    else:
+                        self._take(peer, memory, done)
+                for message in [each for each in self._arrived if each.work is not None]:
+                    assert message.work is not None
+                    if message.work.done():
+                        error = message.work.error()
+                        self._end(message, error, done)
+                        if error is not None:
+                            self._fail(torch_error(error), done)
+                now = time.monotonic()
+                for receive in [each for each in self._waiting if now >= each.end]:
+                    self._waiting.remove(receive)
+                    late = timed_out(f"{receive.what}: no message came in time")
+                    done.append(lambda receive=receive, late=late: receive.ended(late))  # type: ignore[misc]
+                for each in list(self._sends):
+                    works, end, what, ended, peer = each
+                    if all(work.done() for work in works):
+                        error = next((work.error() for work in works if work.error() is not None), None)
+                        self._sends.remove(each)
+                    elif now >= end:
+                        error = timed_out(f"{what}: it was not received in time, and may still arrive")
+                        self._sends.remove(each)
+                        self._sends.append((works, float("inf"), what, lambda _: None, peer))  # dt still has it
+                    else:
+                        continue
+                    done.append(lambda ended=ended, error=error: ended(error))  # type: ignore[misc]
+        finally:
+            for call in done:
+                call()
+
+    def _is_moving(self) -> bool:
+        """Whether dt carries anything out, or has and nobody knows; with the lock held."""
+        return bool(self._headers or self._sends or any(each.work is not None for each in self._arrived))
 
     def _works(self) -> List[Work]:
         with self._changed:
@@ -354,21 +371,23 @@ class Messages:
             self._take_in()
             works = self._works()
             with self._changed:
-                if self._error is not None and not works and not self._sends:
+                if self._error is not None and not works and not self._is_moving():
                     self._thread = None
                     return
                 seconds = _LOOK_S if self._waiting or any(each[1] < float("inf") for each in self._sends) else _REST_S
             if works:
-                with contextlib.suppress(Error):
+                try:
                     wait_any(works[:_WORKS_MAX], seconds)
+                except Error:  # for want of memory
+                    time.sleep(_LOOK_S)
                 continue
             with self._changed:
-                if self._headers or self._sends:  # posted since
+                if self._is_moving():  # since then
                     continue
                 if self._waiting:
                     self._changed.wait(_LOOK_S)
                     continue
-                if not self._changed.wait(1.0) and not (self._waiting or self._sends or self._headers):
+                if not self._changed.wait(1.0) and not self._waiting and not self._is_moving():
                     self._thread = None
                     return
 
@@ -401,19 +420,22 @@ class Messages:
         if not whether[0]:
             return
         everything = bytearray(size * size)
-        world.allgather(mine, everything, timeout=max(0.1, end - time.monotonic()))
+        world.allgather(mine, everything, timeout=max(1.0, end - time.monotonic()))
         done: List[Callable[[], None]] = []
-        for peer in range(size):
-            if mine[peer] or everything[peer * size + world.rank]:
-                self.send(_HEADER.pack(0, 0, 0, 1), Buffer(bytearray(), Dtype.U8), peer, "farewell", end,
-                          lambda _: None)
+        end = max(end, time.monotonic() + 1)
+        try:
+            for peer in range(size):
+                if not mine[peer] and not everything[peer * size + world.rank]:
+                    continue
                 with self._changed:
                     if peer not in self._parted:
                         self._parting.add(peer)
                         self._listen(peer, done)
-                        self._wake()
-        for each in done:
-            each()
+                self.send(_HEADER.pack(0, 0, 0, 1), Buffer(bytearray(), Dtype.U8), peer, "farewell", end,
+                          lambda _: None)
+        finally:
+            for each in done:
+                each()
         while time.monotonic() < end:
             self._take_in()
             with self._changed:

@@ -389,7 +389,7 @@ void Messages::say_farewell(dt_comm* world, int64_t timeout_ms, const std::strin
   one.send = mine.data();
   one.recv = all.data();
   const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
-  one.timeout_ms = std::max<int64_t>(left.count(), 100);
+  one.timeout_ms = std::max<int64_t>(left.count(), 1000);
   if (dt_collective_launch(world, &one, nullptr) != DT_OK) return;
   auto farewells =
       c10::make_intrusive<Message>(rank_, c10d::OpType::SEND, "dt:leaving",
