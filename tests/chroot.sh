@@ -95,7 +95,9 @@ for part in "$@"; do
   elif [ "$part" = csharp ]; then
     package csharp 'Dt.*.nupkg' mono-mcs mono-runtime unzip python3
   else
-    inside "tests" tests/run.sh
+    # The seconds of the two runs are without those of the packages.
+    inside "packages of the tests" "tests/run.sh --packages"
+    inside "tests, bare clone" tests/run.sh
     inside "tests, again" tests/run.sh
   fi
 done
