@@ -6,10 +6,10 @@ whose ranks are not all in such a job is a job of its own. A job's rank 0 serves
 its address in the store that the group already has.
 """
 
+import array
 import atexit
 import contextlib
 import datetime
-import hashlib
 import ipaddress
 import os
 import secrets
@@ -162,7 +162,8 @@ class Group:
             try:
                 comm = comm.shrink()
                 comm.set_timeout(self.timeout.total_seconds())
-                left = [int(each) for each in comm.allgather_objects(mine)]
+                told = comm.allgather_objects((mine, secrets.token_hex(16)))
+                left = [int(rank) for rank, _ in told]
                 membership = self.membership.shrunk(left, comm)
                 membership.open_messages(self.membership.implementation, self.name, self.timeout.total_seconds())
             except PeerLostError as error:  # one more; where rank 0 is, the next try fails alike
@@ -175,10 +176,10 @@ class Group:
                     gpu.job.abort("dt.torch.shrink_group() ends the job over GPUs of the former group")
                 with contextlib.suppress(Error):
                     gpu.end(0)
-            # By the ranks that are left: these may have lost another one meanwhile, and some not know of it.
-            name = hashlib.sha256(str(left).encode()).hexdigest()[:32]
+            # A name of the last exchange that all of them were in: these may have lost another one meanwhile, and
+            # some not know of it.
             return Group(membership, comm, list(range(comm.size)), self.name, True,
-                         PrefixStore(f"left/{name}", self.first_store), self.timeout, self.first_store)
+                         PrefixStore(f"left/{told[0][1]}", self.first_store), self.timeout, self.first_store)
         assert failed is not None
         raise failed
 
@@ -451,8 +452,12 @@ def _open(group: Group, extension: Any, why_none: str) -> Group:
 
 
 def _backend(group: Group, timeout_ms: int) -> Any:
+    """Of all ranks of the group."""
+    number = array.array("q", [2 * secrets.randbits(61)])  # a later group may have the name of a destroyed one
+    if group.comm.size > 1:
+        group.comm.broadcast(number, 0)
     return group.membership.implementation.Backend(group.comm.rank, group.comm.size, group, group.membership.messages,
-                                                   group.ranks, timeout_ms, group.name)
+                                                   group.ranks, timeout_ms, group.name, number[0])
 
 
 @_as_torch_raises()
@@ -480,7 +485,7 @@ def shrink_group() -> List[int]:
 
 
 def _extension_or_why() -> Tuple[Any, str]:
-    """The half in C++, or why there is none."""
+    """The backend in C++, or why there is none."""
     from ._extension import load
     try:
         return load(), ""

@@ -247,13 +247,13 @@ class Backend(c10d.Backend):  # type: ignore[misc]
     """See the class of this name in C++."""
 
     def __init__(self, rank: int, size: int, group: Any, messages: Optional[Messages], ranks: List[int],
-                 timeout_ms: int, name: str) -> None:
+                 timeout_ms: int, name: str, number: int) -> None:
         super().__init__(rank, size)
         self._mine, self._all = rank, size
         self._comm = group.comm
         self._group = group
         self._timeout = timeout_ms / 1000
-        self._messages = GroupMessages(messages, ranks, rank, name)
+        self._messages = GroupMessages(messages, ranks, rank, name, number)
         self._in_order = _InOrder()
         self._sequence = 0
         self._options = c10d.Backend.Options("dt", datetime.timedelta(milliseconds=timeout_ms))

@@ -4,7 +4,6 @@
 import array
 import contextlib
 import ctypes
-import hashlib
 import queue
 import struct
 import threading
@@ -24,6 +23,7 @@ _HEADER = struct.Struct("<qqqi")  # group, tag, bytes of the message, whether it
 _LOOK_S = 0.005  # how soon the thread sees what has been posted meanwhile
 _REST_S = 0.01  # where nobody waits
 _WORKS_MAX = 1000  # of a wait for any
+_VOTES = 61  # of a rank that leaves: a number of elements that the program's own votes do not have
 _USER, _BARRIER = 0, 1  # whose tags are those of a message
 _CALLS, _HAS_LEFT, _IS_HERE, _ASKS, _PASSES = range(5)  # what ranks of a monitored barrier tell each other
 
@@ -105,6 +105,11 @@ class Waiter:
         if not self._ended.wait(timeout):
             assert timeout is not None
             raise timed_out(f"{self._title} after {1000 * timeout:.0f} ms; the operation itself goes on")
+        with self._lock:
+            future = self._future
+        if future is not None:  # it is done before its callbacks run
+            with contextlib.suppress(Exception):  # raised below
+                future.wait()
         if isinstance(self._outcome, Exception):
             raise self._outcome
         return True
@@ -198,18 +203,28 @@ class Messages:
         with self._changed:
             if self._error is not None:
                 raise type(self._error)(*self._error.args)
-            self._waiting.append(receive)
-            for message in self._arrived:
-                if message.receive is None and self._matches(receive, message):
-                    self._hand_over(message, receive, done)
-                    break
-            for peer in receive.sources if receive in self._waiting else ():
-                self._listen(peer, done)
-            if not self._wake() and receive in self._waiting:
-                self._waiting.remove(receive)
-                done.append(lambda: receive.ended(_no_thread(receive.what)))
+            unclaimed = (each for each in self._arrived if each.receive is None)
+            message = next((each for each in unclaimed if self._matches(receive, each)), None)
+            if message is not None:
+                self._hand_over(message, receive, done)
+            else:
+                if not self._wake():  # before anything has begun
+                    raise _no_thread(receive.what)
+                self._waiting.append(receive)
+                for peer in receive.sources:
+                    self._listen(peer, done)
         for each in done:
             each()
+
+    def withdraw(self, receives: List[_Receive]) -> None:
+        """Nobody waits for these any more."""
+        with self._changed:
+            self._waiting = [each for each in self._waiting if each not in receives]
+
+    def failure(self) -> Optional[Exception]:
+        """Why no message can move any more."""
+        with self._changed:
+            return self._error
 
     @staticmethod
     def _matches(receive: _Receive, message: _Arrived) -> bool:
@@ -229,7 +244,6 @@ class Messages:
 
     def _hand_over(self, message: _Arrived, receive: _Receive, done: List[Callable[[], None]]) -> None:
         """A message that came before its receive."""
-        self._waiting.remove(receive)
         message.receive = receive
         if message.work is None:
             self._end(message, None, done)
@@ -379,7 +393,8 @@ class Messages:
                 try:
                     wait_any(works[:_WORKS_MAX], seconds)
                 except Error:  # for want of memory
-                    time.sleep(_LOOK_S)
+                    with self._changed:
+                        self._changed.wait(_LOOK_S)
                 continue
             with self._changed:
                 if self._is_moving():  # since then
@@ -415,7 +430,7 @@ class Messages:
             mine = bytearray(size)
             for peer in () if self._error else {*self._headers, *(each[4] for each in self._sends)}:
                 mine[peer] = 1
-        whether = bytearray([any(mine)])
+        whether = bytearray([any(mine)] * _VOTES)
         world.allreduce(Buffer(whether, Dtype.U8), None, ReduceOp.MAX, name=why, timeout=timeout)
         if not whether[0]:
             return
@@ -460,13 +475,14 @@ def _bytes_of(memory: Buffer) -> Buffer:
 class GroupMessages:
     """Sends and receives of one process group, by its own ranks."""
 
-    def __init__(self, messages: Optional[Messages], ranks: List[int], rank: int, name: str) -> None:
+    def __init__(self, messages: Optional[Messages], ranks: List[int], rank: int, name: str, number: int) -> None:
+        """number: of this group alone, the same on its ranks; even"""
         self._messages = messages  # None: there is only this rank
         self._ranks = ranks  # of the job, by rank of the group
         self._rank = rank
         self._name = name
-        self._hash = 2 * int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "little")
-        self._barriers = 0  # monitored ones that this rank has called
+        self._number = number
+        self._barriers = 0  # monitored ones that this rank has called; on rank 0: how often it has asked the others
         self._calls: Dict[int, int] = {}  # on rank 0: in which peers wait
 
     def _all(self) -> Messages:
@@ -486,15 +502,18 @@ class GroupMessages:
     def send(self, memory: Buffer, peer: int, tag: int, timeout: float, ended: Ended, kind: int = _USER) -> None:
         size = memory.count * Dtype(memory.dtype).itemsize
         with as_torch_raises():
-            self._all().send(_HEADER.pack(self._hash + kind, tag, size, 0), _bytes_of(memory), self._member(peer),
+            self._all().send(_HEADER.pack(self._number + kind, tag, size, 0), _bytes_of(memory), self._member(peer),
                              self._what("send to", peer, tag), time.monotonic() + timeout, ended)
 
-    def receive(self, memory: Buffer, peer: int, tag: int, timeout: float, ended: Ended, kind: int = _USER) -> None:
+    def receive(self, memory: Buffer, peer: int, tag: int, timeout: float, ended: Ended,
+                kind: int = _USER) -> _Receive:
         """peer: -1: any other rank"""
         members = range(len(self._ranks)) if peer < 0 else [peer]
         sources = {self._ranks[each] if peer < 0 else self._member(each): each for each in members}
-        self._all().post(_Receive(self._hash + kind, tag, sources, memory, self._what("recv from", peer, tag),
-                                  time.monotonic() + timeout, ended))
+        receive = _Receive(self._number + kind, tag, sources, memory, self._what("recv from", peer, tag),
+                           time.monotonic() + timeout, ended)
+        self._all().post(receive)
+        return receive
 
     # ---- monitored_barrier ----
 
@@ -504,30 +523,32 @@ class GroupMessages:
         self.send(memory, peer, 0, max(0.0, timeout), lambda error: waiter.end(Results(), error), _BARRIER)
         return waiter
 
-    def _await_signal(self, peer: int, end: float, heard: "queue.SimpleQueue[Any]") -> None:
+    def _await_signal(self, peer: int, end: float, heard: "queue.SimpleQueue[Any]") -> _Receive:
         """Puts the peer, an error or None, and what it says into `heard`."""
         says = array.array("q", [0, 0, 0])
-        self.receive(Buffer(says), peer, 0, max(0.0, end - time.monotonic()),
-                     lambda error, _: heard.put((peer, error, says)), _BARRIER)
+        return self.receive(Buffer(says), peer, 0, max(0.0, end - time.monotonic()),
+                            lambda error, _: heard.put((peer, error, says)), _BARRIER)
 
     def monitored_barrier(self, timeout: float, wait_for_all: bool) -> None:
         """A rank calls, and rank 0 asks whether it is still in that call, because calls that were given up may lie
-        before the current one. When all are there, rank 0 lets them pass. So it can name those that are missing, and
-        the group stays usable. The texts are gloo's, which programs look for."""
+        before the current one. When all are there, rank 0 asks again, since one may have given up while others came,
+        and lets them pass. So it can name those that are missing, and the group stays usable. The texts are gloo's,
+        which programs look for."""
         if len(self._ranks) == 1:
             return
         end = time.monotonic() + timeout
+        if self._rank == 0:
+            self._watch_barrier(end, timeout, wait_for_all)
+            return
         self._barriers += 1
         number = self._barriers
-        if self._rank == 0:
-            self._watch_barrier(number, end, timeout, wait_for_all)
-            return
         heard: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
+        posted: List[_Receive] = []
         try:
             self._signal(0, _CALLS, number, 0, timeout).wait()
             what = _CALLS
             while what != _PASSES:
-                self._await_signal(0, end, heard)
+                posted = [self._await_signal(0, end, heard)]
                 _, error, (what, call, asked) = heard.get()
                 if error is not None:
                     raise error
@@ -535,42 +556,56 @@ class GroupMessages:
                     what = _CALLS  # an answer to an earlier call comes too late
                 elif what == _ASKS:
                     self._signal(0, _IS_HERE, number, asked, end - time.monotonic()).wait()
-        except Exception as error:
+        except BaseException as error:
+            self._all().withdraw(posted)
             with contextlib.suppress(Exception):  # the job has failed, as `error` says
                 self._signal(0, _HAS_LEFT, number, 0, timeout)
+            if not isinstance(error, Exception):
+                raise
             raise torch.distributed.DistBackendError(
                 f"Rank {self._rank} successfully reached monitoredBarrier, but received errors while waiting for "
                 f"send/recv from rank 0. Please check rank 0 logs for faulty rank.\n Original exception: \n{error}"
             ) from error
 
-    def _hear_all(self, number: int, end: float) -> Dict[int, Exception]:
-        """Rank 0, in its call `number`, waits until all are in a call; why some are not."""
+    def _hear_all(self, end: float) -> Dict[int, Exception]:
+        """Rank 0 asks all, and waits until all have said that they are in a call; why some are not."""
+        self._barriers += 1
+        number = self._barriers
         heard: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
+        posted: Dict[int, _Receive] = {}  # the last one of each peer
         awaited = set(range(1, len(self._ranks)))
         missing: Dict[int, Exception] = {}
         for peer in awaited:
             heard.put((peer, None, (_ASKS, 0, 0)))
-        while awaited:
-            peer, error, (what, call, asked) = heard.get()
-            try:
-                if error is not None:
-                    raise error
-                if what == _IS_HERE and (call, asked) == (self._calls.get(peer), number):
-                    awaited.remove(peer)
-                    continue
-                if what == _HAS_LEFT and call == self._calls.get(peer):
-                    del self._calls[peer]
-                elif what == _CALLS:
-                    self._calls[peer] = call
-                if what in (_CALLS, _ASKS) and peer in self._calls:  # it may wait since an earlier call of this rank
-                    self._signal(peer, _ASKS, self._calls[peer], number, end - time.monotonic())
-                self._await_signal(peer, end, heard)
-            except Exception as failure:  # pylint: disable=broad-exception-caught
-                awaited.discard(peer)
-                missing[peer] = failure
+        try:
+            while awaited:
+                peer, error, (what, call, asked) = heard.get()
+                try:
+                    if error is not None:
+                        raise error
+                    if what == _IS_HERE and (call, asked) == (self._calls.get(peer), number):
+                        awaited.remove(peer)
+                        continue
+                    if what == _HAS_LEFT and call == self._calls.get(peer):
+                        del self._calls[peer]
+                    elif what == _CALLS:
+                        self._calls[peer] = call
+                    if what in (_CALLS, _ASKS) and peer in self._calls:  # it may wait since an earlier call of rank 0
+                        self._signal(peer, _ASKS, self._calls[peer], number, end - time.monotonic())
+                    posted[peer] = self._await_signal(peer, end, heard)
+                except Exception as failure:  # pylint: disable=broad-exception-caught
+                    awaited.discard(peer)
+                    missing[peer] = failure
+        except BaseException:  # KeyboardInterrupt
+            self._all().withdraw(list(posted.values()))
+            raise
+        failed = self._all().failure()
+        if missing and failed is not None:  # which is no fault of those that are missing
+            raise torch.distributed.DistBackendError(f"[Rank 0]: monitoredBarrier failed before all ranks had reached "
+                                                     f"it\n Original exception: \n{failed}") from failed
         return missing
 
-    def _watch_barrier(self, number: int, end: float, timeout: float, wait_for_all: bool) -> None:
+    def _watch_barrier(self, end: float, timeout: float, wait_for_all: bool) -> None:
         limit = f"{1000 * timeout:.0f} ms"
 
         def check(missing: Dict[int, Exception]) -> None:
@@ -586,7 +621,10 @@ class GroupMessages:
         if not wait_for_all and time.monotonic() >= end:
             raise torch.distributed.DistBackendError(f"Rank 0 timed out in monitoredBarrier after {limit}.\nNo ranks "
                                                      "successfully processed in monitoredBarrier.")
-        check(self._hear_all(number, end))
+        asked: Optional[Dict[int, int]] = None
+        while asked != self._calls:  # until all have said it again of the same calls
+            asked = dict(self._calls)
+            check(self._hear_all(end))
         missing, calls, self._calls = {}, self._calls, {}
         answers = {}
         for peer, call in calls.items():

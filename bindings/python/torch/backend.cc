@@ -31,12 +31,13 @@ dt_comm* handle_of(const pybind11::handle& comm) {
 class Backend final : public c10d::Backend {
  public:
   /** @param group holds the handles, and knows how it ends. @param messages of the job; null: there
-   * is only this rank. @param ranks of the job, by rank of the group. */
+   * is only this rank. @param ranks of the job, by rank of the group. @param number of this group
+   * alone, the same on its ranks; even. */
   Backend(int rank, int size, pybind11::object group, std::shared_ptr<Messages> messages,
-          std::vector<int> ranks, int64_t timeout_ms, std::string name)
+          std::vector<int> ranks, int64_t timeout_ms, std::string name, int64_t number)
       : c10d::Backend(rank, size),
         comm_(handle_of(group.attr("comm"))),
-        messages_(std::move(messages), std::move(ranks), rank, name),
+        messages_(std::move(messages), std::move(ranks), rank, name, number),
         options_(c10::make_intrusive<Options>("dt", std::chrono::milliseconds(timeout_ms))),
         shared_memory_(std::make_shared<SharedMemory>(comm_, group.attr("comm"))),
         group_(group.release().ptr()) {
@@ -596,7 +597,7 @@ PYBIND11_MODULE(dt_c10d, module) {
       .def("close", &Messages::close, pybind11::call_guard<gil_scoped_release>());
   pybind11::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(module, "Backend")
       .def(pybind11::init<int, int, pybind11::object, std::shared_ptr<Messages>, std::vector<int>,
-                          int64_t, std::string>())
+                          int64_t, std::string, int64_t>())
       // torch calls it on ranks outside of a new group; they have nothing to do.
       .def("perform_nocolor_split", [](Backend&, const pybind11::object&) {});
 }

@@ -36,7 +36,7 @@ MessagePtr GroupMessages::send(Call& call, const Tensors1& tensors, int peer, in
   const int receiver = member(call, peer);
   const Elements elements = moved(tensors[0]);
   Header header;
-  header.group = hash_ + kind;
+  header.group = number_ + kind;
   header.tag = tag;
   header.dtype = elements.dtype;
   header.count = tensors[0].numel() * elements.factor;
@@ -60,7 +60,7 @@ MessagePtr GroupMessages::receive(Call& call, const Tensors1& tensors, int peer,
   const bool any = peer < 0;
   const Elements elements = moved(tensors[0]);
   auto wanted = std::make_shared<Receive>();
-  wanted->group = hash_ + kind;
+  wanted->group = number_ + kind;
   wanted->tag = tag;
   wanted->sources = any ? *ranks_ : std::vector<int>{member(call, peer)};
   wanted->memory = static_cast<char*>(call.memory(tensors[0], elements.type, false, true));
@@ -89,18 +89,13 @@ std::chrono::milliseconds until(std::chrono::steady_clock::time_point end) {
   const auto left = end - std::chrono::steady_clock::now();
   return std::max(std::chrono::ceil<std::chrono::milliseconds>(left), std::chrono::milliseconds(0));
 }
-/** Without the calls of C++ that PyTorch adds. */
-std::string text_of(const std::exception& error) {
-  const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
-  return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
-}
 
 }  // namespace
 
 /**
  * What the ranks of a monitored barrier tell each other. A rank calls, and rank 0 asks whether it
  * is still in that call, because calls that were given up may lie before the current one. When all
- * are there, rank 0 lets them pass.
+ * are there, rank 0 asks again, since one may have given up while others came, and lets them pass.
  */
 struct GroupMessages::Signal {
   enum What : int64_t { kCalls, kHasLeft, kIsHere, kAsks, kPasses };
@@ -131,11 +126,11 @@ GroupMessages::Signal GroupMessages::receive_signal(int peer, Clock::time_point 
 void GroupMessages::monitored_barrier(Milliseconds timeout, bool wait_for_all) {
   if (ranks_->size() == 1) return;
   const auto end = Clock::now() + timeout;
-  const int64_t number = ++barriers_;
   if (rank_ == 0) {
-    watch_barrier(number, end, timeout, wait_for_all);
+    watch_barrier(end, timeout, wait_for_all);
     return;
   }
+  const int64_t number = ++barriers_;
   try {
     send_signal(0, {Signal::kCalls, number, 0}, timeout).message->wait(kNoTimeout);
     for (;;) {
@@ -173,8 +168,10 @@ bool GroupMessages::hear(int peer, Signal* signal, int64_t number, Clock::time_p
   return false;
 }
 
-std::vector<std::string> GroupMessages::hear_all(int64_t number, Clock::time_point end) {
+std::vector<std::string> GroupMessages::hear_all(Clock::time_point end) {
   const auto size = static_cast<int>(ranks_->size());
+  const int64_t number = ++barriers_;
+  bool all_here = true;
   calls_.resize(ranks_->size());
   std::vector<std::string> missing(ranks_->size());
   std::map<int, Signal> awaited;
@@ -183,6 +180,7 @@ std::vector<std::string> GroupMessages::hear_all(int64_t number, Clock::time_poi
       if (hear(peer, &awaited[peer], number, end)) awaited.erase(peer);
     } catch (const std::exception& error) {
       missing[static_cast<size_t>(peer)] = text_of(error);
+      all_here = false;
       awaited.erase(peer);
     }
   };
@@ -198,11 +196,16 @@ std::vector<std::string> GroupMessages::hear_all(int64_t number, Clock::time_poi
     std::exception_ptr error;  // which next() raises
     if (!moved) (void)awaited.begin()->second.message->poll(Messages::kLookMs, error);
   }
+  if (const std::string why = all_here ? "" : messages_->failure(); !why.empty()) {
+    fail(
+        "[Rank 0]: monitoredBarrier failed before all ranks had reached it\n Original exception: "
+        "\n" +
+        why);  // which is no fault of those that are missing
+  }
   return missing;
 }
 
-void GroupMessages::watch_barrier(int64_t number, Clock::time_point end, Milliseconds timeout,
-                                  bool wait_for_all) {
+void GroupMessages::watch_barrier(Clock::time_point end, Milliseconds timeout, bool wait_for_all) {
   const auto size = static_cast<int>(ranks_->size());
   const std::string limit = std::to_string(timeout.count()) + " ms";
   if (!wait_for_all && Clock::now() >= end) {
@@ -220,7 +223,11 @@ void GroupMessages::watch_barrier(int64_t number, Clock::time_point end, Millise
          " failed to pass monitoredBarrier in " + limit + "\n Original exception: \n" +
          missing[static_cast<size_t>(peers[0])]);
   };
-  check_all(hear_all(number, end));
+  std::vector<int64_t> asked;
+  do {  // until all have said it again of the same calls
+    asked = calls_;
+    check_all(hear_all(end));
+  } while (asked != calls_);
   std::vector<Signal> answers(ranks_->size());
   std::vector<std::string> missing(ranks_->size());
   const auto each = [&](const std::function<void(int)>& step) {

@@ -2,6 +2,7 @@
 #include "messages.h"
 
 #include <algorithm>
+#include <array>
 
 namespace dt::torch {
 namespace {
@@ -13,6 +14,8 @@ using std::chrono::milliseconds;
 constexpr microseconds kFirstTick{100}, kLastTick{5000};
 constexpr const char* kDestroyed = ": the process group was destroyed while this receive waited";
 constexpr int kIdleTicks = 20;  ///< then the thread sleeps until it is woken
+/** Of a rank that leaves: a number of elements that the program's own votes do not have. */
+constexpr int kVotes = 61;
 
 dt_collective transfer(dt_kind kind, int peer, void* memory, int64_t count, dt_dtype dtype,
                        int64_t timeout_ms) {
@@ -76,13 +79,27 @@ void Messages::post(const std::shared_ptr<Receive>& receive) {
     }
     return;
   }
+  start(receive->what);  // throws before anything has begun
   waiting_.push_back(receive);
   for (const int peer : receive->sources) listen(peer);
   if (error_) std::rethrow_exception(error_);
-  if (!std::exchange(running_, true)) {
-    std::thread([self = shared_from_this()] { self->serve(); }).detach();
-  }
   if (asleep_) changed_.notify_one();
+}
+
+void Messages::start(const std::string& what) {
+  if (running_) return;
+  start_thread(what, [self = shared_from_this()] { self->serve(); });
+  running_ = true;
+}
+
+std::string Messages::failure() {
+  const std::lock_guard lock(mutex_);
+  if (!error_) return "";
+  try {
+    std::rethrow_exception(error_);
+  } catch (const std::exception& error) {
+    return text_of(error);
+  }
 }
 
 void Messages::listen(int peer) {
@@ -291,11 +308,9 @@ void Messages::sweep() {
 
 void Messages::watch(c10::intrusive_ptr<Message> message) {
   const std::lock_guard lock(mutex_);
-  if (closed_) return completions_->add(std::move(message));
+  if (closed_) return completions_->add(message);
+  start("a future of torch.distributed");
   watched_.push_back(std::move(message));
-  if (!std::exchange(running_, true)) {
-    std::thread([self = shared_from_this()] { self->serve(); }).detach();
-  }
   if (asleep_) changed_.notify_one();
 }
 
@@ -323,19 +338,31 @@ void Messages::serve() {
     lock.unlock();
     all.remove_if([this](const auto& each) {
       std::exception_ptr error;
-      if (!each->poll(0, error)) return false;
-      completions_->add(each);  // callbacks may block
-      return true;
+      return each->poll(0, error) && complete(each);
     });
     lock.lock();
     watched_.splice(watched_.begin(), all);
   }
-  complete_watched();  // those that were polled while close() ran
+  auto all = std::move(watched_);
+  watched_.clear();
+  lock.unlock();
+  for (const auto& each : all) {
+    if (complete(each)) continue;
+    std::exception_ptr error;
+    while (!each->poll(-1, error)) {
+    }
+    each->settle(error);
+  }
 }
 
-void Messages::complete_watched() {
-  for (auto& each : watched_) completions_->add(std::move(each));
-  watched_.clear();
+/** On a thread of its own, because callbacks may block. @return false: there can be none now. */
+bool Messages::complete(const c10::intrusive_ptr<Message>& message) {
+  try {
+    completions_->add(message);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
 }
 
 void Messages::end_waiting() {
@@ -371,7 +398,8 @@ void Messages::leave(dt_comm* world, int64_t timeout_ms, const std::string& why)
 void Messages::say_farewell(dt_comm* world, int64_t timeout_ms, const std::string& why) {
   const auto end = Clock::now() + milliseconds(timeout_ms);
   const std::vector<char> mine = open_pairs();
-  char any = std::find(mine.begin(), mine.end(), 1) != mine.end() ? 1 : 0;
+  std::array<char, kVotes> any{};
+  any[0] = std::find(mine.begin(), mine.end(), 1) != mine.end() ? 1 : 0;
   dt_collective one;
   dt_collective_init(&one);
   one.name = why.c_str();
@@ -379,9 +407,9 @@ void Messages::say_farewell(dt_comm* world, int64_t timeout_ms, const std::strin
   one.kind = DT_KIND_ALLREDUCE;
   one.dtype = DT_BOOL;
   one.op = DT_BOR;
-  one.count = 1;
-  one.send = one.recv = &any;
-  if (dt_collective_launch(world, &one, nullptr) != DT_OK || any == 0) return;
+  one.count = kVotes;
+  one.send = one.recv = any.data();
+  if (dt_collective_launch(world, &one, nullptr) != DT_OK || any[0] == 0) return;
   std::vector<char> all(mine.size() * mine.size());
   one.kind = DT_KIND_ALLGATHER;
   one.dtype = DT_U8;
@@ -418,8 +446,7 @@ void Messages::close() {
   take_in();
   end_waiting();
   if (!error_) error_ = error_of(DT_ERR_INVALID_STATE, "the process group was destroyed");
-  closed_ = true;
-  complete_watched();
+  closed_ = true;  // the thread completes what is watched
   changed_.notify_all();
   completions_->close();
   // dt still uses the memory of those that are not done: they stay.

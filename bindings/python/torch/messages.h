@@ -97,6 +97,8 @@ class Messages : public std::enable_shared_from_this<Messages> {
   void keep(c10::intrusive_ptr<Message> message);
   /** It is done. */
   void forget(const Message* message);
+  /** Why no message can move any more; "": they can. */
+  std::string failure();
   /** Completes the future of a work when it is done. */
   void watch(c10::intrusive_ptr<Message> message);
   /** Before the job ends, on all ranks: nothing of this class is under way afterwards. Receives
@@ -128,9 +130,10 @@ class Messages : public std::enable_shared_from_this<Messages> {
   void receive_rest(const Header& header, int peer, char* memory, Incoming incoming);
   void end(const Incoming& incoming, const std::exception_ptr& error);
   void fail(const std::exception_ptr& error);
-  void end_waiting();       ///< the process group is being destroyed
-  void complete_watched();  ///< hands them over to completions_
+  void end_waiting();                   ///< the process group is being destroyed
+  void start(const std::string& what);  ///< the thread, which `what` needs
 
+  bool complete(const c10::intrusive_ptr<Message>& message);
   void say_farewell(dt_comm* world, int64_t timeout_ms, const std::string& why);
   void sweep();
   void serve();
@@ -191,12 +194,5 @@ class Message final : public Work {
   std::shared_ptr<Receive> receive_;
   std::shared_ptr<const std::vector<int>> ranks_;
 };
-
-/** FNV-1a: the same on all ranks. */
-inline uint64_t hash_of(const std::string& text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const unsigned char each : text) hash = (hash ^ each) * 0x100000001b3;
-  return hash;
-}
 
 }  // namespace dt::torch

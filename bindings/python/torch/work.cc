@@ -126,8 +126,15 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
   }
   if (settled) {
     complete(*future_);
-  } else {
+    return future_;
+  }
+  try {
     complete_later();
+  } catch (...) {
+    const std::lock_guard lock(settling_);
+    future_->setErrorIfNeeded(std::current_exception());  // where another thread has got it
+    future_.reset();
+    throw;
   }
   return future_;
 }
@@ -176,20 +183,25 @@ void Pending::close() {
 
 void Completions::lead_on() {
   if (led_ || works_.empty()) return;
-  led_ = true;
   if (idle_ > 0) {
     --idle_;
     appointed_ = true;
     changed_.notify_one();
   } else {
-    std::thread([self = shared_from_this()] { self->run(); }).detach();
+    start_thread("a future of torch.distributed", [self = shared_from_this()] { self->run(); });
   }
+  led_ = true;  // the new thread waits for mutex_
 }
 
-void Completions::add(c10::intrusive_ptr<Work> work) {
+void Completions::add(const c10::intrusive_ptr<Work>& work) {
   const std::lock_guard lock(mutex_);
-  works_.push_back(std::move(work));
-  lead_on();
+  works_.push_back(work);
+  try {
+    lead_on();
+  } catch (...) {
+    works_.pop_back();
+    throw;
+  }
 }
 
 void Completions::close() {
@@ -209,11 +221,18 @@ void Completions::run() {
     }
     lock.lock();
     led_ = false;
-    lead_on();
+    try {
+      lead_on();
+    } catch (const std::exception&) {  // then this thread goes on when the callbacks have ended
+    }
     lock.unlock();
     work->settle(error);
     work.reset();
     lock.lock();
+    if (!led_ && !works_.empty()) {
+      led_ = true;
+      continue;
+    }
     ++idle_;
     changed_.wait(lock, [this] { return appointed_ || closed_; });
     if (std::exchange(appointed_, false)) continue;

@@ -19,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
@@ -63,6 +64,20 @@ inline std::exception_ptr error_of(dt_status status, const std::string& message)
     return std::current_exception();
   }
 }
+/** Without the calls of C++ that PyTorch adds. */
+inline std::string text_of(const std::exception& error) {
+  const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
+  return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
+}
+/** A thread of its own, without which `what` cannot be done. */
+template <class Body>
+void start_thread(const std::string& what, Body body) {
+  try {
+    std::thread(std::move(body)).detach();
+  } catch (const std::system_error&) {
+    throw_error(DT_ERR_SYSTEM, what + ": no thread can be started for it; there are too many");
+  }
+}
 inline void check(dt_status status) {
   if (status != DT_OK) throw_error(status, dt_last_error());
 }
@@ -91,13 +106,15 @@ class Work;
  */
 class Completions : public std::enable_shared_from_this<Completions> {
  public:
-  void add(c10::intrusive_ptr<Work> work);
+  /** Throws, and has not taken the work, where no thread can be started. */
+  void add(const c10::intrusive_ptr<Work>& work);
   /** Threads without work end; later works still get one. */
   void close();
 
  private:
-  void run();      ///< of a thread that is to wait for the oldest work
-  void lead_on();  ///< appoints one where it is needed; mutex_ held
+  void run();  ///< of a thread that is to wait for the oldest work
+  void
+  lead_on();  ///< appoints one where it is needed; mutex_ held; throws where none can be started
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -330,6 +330,107 @@ def case_monitored(dist, torch, rank, size):
     dist.barrier()
 
 
+def case_given_up(dist, torch, rank, size):
+    """Rank 1 is there, gives up, and comes again; only then rank 0 may pass."""
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 1:
+        try:
+            dist.monitored_barrier(timeout=datetime.timedelta(seconds=1))
+        except dist.DistBackendError as error:
+            assert "check rank 0 logs" in str(error), error
+        else:
+            raise AssertionError("a rank is missing, and nothing was raised")
+        store.set("given up", "")
+    elif rank == 2:
+        store.wait(["given up"])
+    dist.monitored_barrier(timeout=datetime.timedelta(seconds=LIMIT_S))
+    dist.barrier()
+
+
+def case_interrupted(dist, torch, rank, size):
+    """A call that Ctrl-C ended takes nothing away from the next one."""
+    store = dist.distributed_c10d._get_default_store()
+
+    def interrupt_me(*_):
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, interrupt_me)
+    for first in (0, 1):
+        if rank == first:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            try:
+                dist.monitored_barrier()
+            except KeyboardInterrupt:
+                store.set(f"interrupted {first}", "")
+            else:
+                raise AssertionError("a rank was missing, and nothing was raised")
+        else:
+            store.wait([f"interrupted {first}"])
+        dist.monitored_barrier(timeout=datetime.timedelta(seconds=20))
+        dist.barrier()
+
+
+def case_same_name(dist, torch, rank, size):
+    """A group gets nothing of a destroyed one that had its name, as PyTorch before 2.15 gives it."""
+    world = dist.distributed_c10d._world
+    count = world.group_count
+    former = dist.new_group(list(range(size)), use_local_synchronization=True)
+    unsent, untaken = torch.zeros(1), torch.full((1,), 5.0)
+    if rank == 0:
+        sending = dist.isend(untaken, 1, group=former, tag=3)
+    else:
+        receiving = dist.irecv(unsent, 0, group=former)
+    name = former.group_name
+    dist.destroy_process_group(former)
+    world.group_count = count
+    group = dist.new_group(list(range(size)), use_local_synchronization=True)
+    assert group.group_name == name, (group.group_name, name)
+    for tag in (0, 3):
+        value = torch.full((1,), 7.0)
+        if rank == 0:
+            dist.send(value, 1, group=group, tag=tag)
+        else:
+            value.zero_()
+            dist.recv(value, 0, group=group, tag=tag)
+        assert value.item() == 7, value
+    dist.barrier()
+    assert unsent.item() == 0, unsent
+
+
+def case_no_thread(dist, torch, rank, size):
+    """What needs a thread that cannot be started says so, and leaves nothing behind."""
+    import resource
+    value, work = torch.full((2,), 1.0 + rank), dist.all_reduce(torch.ones(1), async_op=True)
+    limit, start = resource.getrlimit(resource.RLIMIT_AS), threading.Thread.start
+
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    if "WITHOUT_COMPILER" in os.environ:
+        threading.Thread.start = refuse
+    else:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 20), limit[1]))  # less than the stack of a thread
+    try:
+        dist.irecv(torch.zeros(4)[::2], 1 - rank).wait()
+    except dist.DistBackendError as error:
+        said = str(error)
+    else:
+        said = "nothing"
+    finally:
+        threading.Thread.start = start
+        resource.setrlimit(resource.RLIMIT_AS, limit)
+    assert said.startswith(f"recv from rank {1 - rank}, tag 0, on rank {rank} of group") and "no thread" in said, said
+    assert work.get_future().wait()[0].item() == size
+    sending = dist.isend(value, 1 - rank)
+    came = torch.zeros(2)
+    dist.recv(came, 1 - rank)
+    sending.wait()
+    assert came.tolist() == [2.0 - rank] * 2, came
+    dist.barrier()
+
+
 def case_untaken(dist, torch, rank, size):
     group = dist.new_group(list(range(size)), timeout=datetime.timedelta(seconds=1))
     big = torch.full((1 << 16,), 4.0)
@@ -376,4 +477,23 @@ def case_peer_killed(dist, torch, rank, size):
     else:
         raise AssertionError("a rank is gone, and nothing was raised")
     assert time.monotonic() - begun < 10
+    sys.exit()
+
+
+def case_barrier_killed(dist, torch, rank, size):
+    """A rank that only comes later is not to blame for one that is gone."""
+    store = dist.distributed_c10d._get_default_store()
+    dist.barrier()
+    if rank == 0:
+        try:
+            dist.monitored_barrier(wait_all_ranks=True)
+        except dist.DistBackendError as error:
+            assert "monitoredBarrier failed before all ranks had reached it" in str(error), error
+            assert f"rank {size - 1}" in str(error) and "anks 1" not in str(error), error
+        else:
+            raise AssertionError("a rank is gone, and nothing was raised")
+        store.set("failed", "")
+    elif rank == size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    store.wait(["failed"])
     sys.exit()

@@ -89,6 +89,24 @@ class ProcessGroupTest(unittest.TestCase):
         for size in (2, 3):
             self.all_pass("monitored", size)
 
+    def test_monitored_barrier_after_a_rank_gave_up(self):
+        self.all_pass("given_up", 3)
+
+    def test_monitored_barrier_names_the_killed(self):
+        *others, killed = self.run_case("barrier_killed", 3)
+        self.assertEqual(killed[1], -signal.SIGKILL)
+        for text, status in others:
+            self.assertEqual(status, 0, text)
+
+    def test_a_group_with_the_name_of_a_destroyed_one(self):
+        self.all_pass("same_name", 2)
+
+    def test_where_no_thread_can_be_started(self):
+        self.all_pass("no_thread", 2)
+
+    def test_shrink_without_a_lost_rank(self):
+        self.all_pass("shrunk_whole", 3)
+
     def test_a_send_that_nobody_receives_fails_alone(self):
         self.all_pass("untaken", 2)
 
@@ -173,6 +191,9 @@ class WithoutCompilerTest(ProcessGroupTest):
     test_batches = test_batches_that_an_exception_ends = test_threads_beside_a_batch = test_split_groups = None
     test_shared_memory_of_tensors = test_ddp_has_its_buckets_in_shared_memory = None
     test_one_rank_without_a_compiler = None
+
+    def test_monitored_barrier_after_an_interrupt(self):  # the one in C++ is not interrupted
+        self.all_pass("interrupted", 2)
 
 
 def why_not():
