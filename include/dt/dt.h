@@ -660,10 +660,10 @@ DT_API dt_status dt_comm_split(dt_comm* comm, int32_t color, int32_t key, dt_com
  * @param count    of ranks, >= 1.
  * @param name     in messages and traces, equal on all of them, at most 64 bytes; NULL: "comm".
  * @param out_comm gives the handle; dt_comm_destroy().
- * @return DT_OK; DT_ERR_TIMEOUT: names the ranks that did not come within collective.timeout_ms;
- *         DT_ERR_PEER_LOST: one of them is gone; DT_ERR_OUT_OF_MEMORY; DT_ERR_INVALID_STATE:
- *         another thread of this job makes a communicator at the moment, or after dt_finalize();
- *         DT_ERR_INVALID_ARGUMENT.
+ * @return DT_OK; DT_ERR_TIMEOUT: names the ranks that did not come within collective.timeout_ms,
+ *         or where that is 0 rendezvous.timeout_ms; DT_ERR_PEER_LOST: one of them is gone;
+ *         DT_ERR_OUT_OF_MEMORY; DT_ERR_INVALID_STATE: another thread of this job makes a
+ *         communicator at the moment, or after dt_finalize(); DT_ERR_INVALID_ARGUMENT.
  * @thread any; one call at a time in a job
  * @cost two exchanges with the store.
  * @since ABI 0
@@ -694,8 +694,8 @@ DT_API dt_status dt_comm_host(dt_comm* comm, dt_comm** out_host);
  * Collective over the ranks that live: each of them calls it, also one whose operation ended well.
  * They agree through the store; who dies meanwhile is left out. A rank that lives and does not call
  * it is the error of all, DT_ERR_TIMEOUT naming it, at the communicator's time-out
- * (dt_comm_set_timeout(), else collective.timeout_ms). Operations on `comm` in other threads should
- * have ended. No other call of dt may run on memory of dt_mem_alloc() meanwhile.
+ * (dt_comm_set_timeout(), else collective.timeout_ms; where that is 0, rendezvous.timeout_ms).
+ * Other threads should have no operation on `comm`, and must have none on dt_mem_alloc()'s memory.
  *
  * When it returns, no rank writes any more into the buffers of operations on `comm` that failed.
  * The new communicator has memory and connections of its own, which a rank that was declared lost

@@ -85,7 +85,9 @@ constexpr Key kKeys[] = {
      "heartbeat.interval_ms is not 0), before each."},
 
     {"store.bind", "DT_STORE_BIND", Type::kString, "", 0, 255, "", "", kAny, false,
-     "Address the store listens on; empty: the one that peers use, loopback with one host."},
+     "Address the store listens on (dt run on one node: loopback in any case); empty: the one that "
+     "peers use, or all where rank 0's name leads to loopback on its own host; loopback with one "
+     "host that no MASTER_ADDR names otherwise."},
     {"store.max_connections", "DT_STORE_MAX_CONNECTIONS", Type::kInteger, "", 1, 1 << 20, "16384", "",
      kAny, false, "Clients that the store serves at once; more are refused."},
     {"store.memory_mb", "DT_STORE_MEMORY_MB", Type::kInteger, "", 0, 1 << 20, "0", "", kAny, false,
