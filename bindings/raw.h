@@ -299,8 +299,7 @@ inline int64_t job_init(int64_t config) { return ask<dt_init, int64_t>(config); 
 /** rank, world_size, local_rank, local_size, node_rank, node_count, attempt, master_port as
  * numbers; master_addr, job_id, host, launcher as items. */
 inline Bytes job_place(int64_t job) {
-  dt_place c;
-  dt_place_init(&c);
+  auto c = detail::made(dt_place_init);
   run<dt_rank_info>(job, &c);
   Packer packed;
   packed.add_numbers({c.rank, c.world_size, c.local_rank, c.local_size, c.node_rank, c.node_count,
@@ -325,8 +324,7 @@ inline void job_trace_dump(int64_t job, const char* MESSAGE) { run<dt_trace_dump
  * hidden_share as the bits of a double; then for each dt_kind operations, failures, bytes,
  * bus_bytes, busy_ns, and busbw_gbs as the bits of a double. */
 inline Bytes job_stats(int64_t job) {
-  dt_stats c;
-  dt_stats_init(&c);
+  auto c = detail::made(dt_stats_init);
   run<dt_job_stats>(job, &c);
   Packer packed;
   packed.add_numbers(
@@ -568,8 +566,7 @@ inline void bucket_give(int64_t out_work, int64_t work) {
  * wire, then the rows of all parameters. */
 inline void reducer_power_sgd(int64_t reducer, const char* DATA, int64_t BYTES) {
   Unpacker packed(DATA, BYTES);
-  dt_power_sgd_options options;
-  dt_power_sgd_options_init(&options);
+  auto options = detail::made(dt_power_sgd_options_init);
   options.rank = packed.number32("rank");
   options.start_step = packed.number();
   options.min_compression = packed.real();
@@ -625,8 +622,7 @@ inline int32_t reducer_bucket(int64_t reducer, int32_t index) {
  * total_exposed_ns, rebuilt, tuned, memory_bytes, total_gather_ns, bucket_cap_bytes as numbers,
  * then hidden_share as the bits of a double. */
 inline Bytes reducer_stats(int64_t reducer) {
-  dt_reducer_statistics c;
-  dt_reducer_statistics_init(&c);
+  auto c = detail::made(dt_reducer_statistics_init);
   run<dt_reducer_stats>(reducer, &c);
   Packer packed;
   packed.add_numbers({c.bucket_count, c.steps, c.bytes, c.communication_ns, c.exposed_ns,
@@ -643,8 +639,7 @@ inline void reducer_destroy(int64_t reducer) { dt_reducer_destroy(handle<dt_redu
  * parameter), those, the same of units, and a Model. PATH: dt_shard_options.offload. */
 inline int64_t shard_create(int64_t comm, const char* DATA, int64_t BYTES, const char* PATH) {
   Unpacker packed(DATA, BYTES);
-  dt_shard_options options;
-  dt_shard_options_init(&options);
+  auto options = detail::made(dt_shard_options_init);
   options.stage = packed.number32("stage");
   options.prefetch = packed.number32("prefetch");
   options.shard_ranks = packed.number32("shard_ranks");
@@ -669,8 +664,7 @@ inline void shard_set(int64_t shard, int32_t index, int64_t values, int64_t stre
 }
 /** offset, count, and where the parameter's and the gradient's elements lie: 0 is nowhere. */
 inline Bytes shard_piece(int64_t shard, int32_t index, int64_t stream) {
-  dt_piece piece;
-  dt_piece_init(&piece);
+  auto piece = detail::made(dt_piece_init);
   run<dt_shard_piece>(shard, index, stream, &piece);
   return numbers({piece.offset, piece.count, number(piece.param), number(piece.grad)});
 }
@@ -716,8 +710,7 @@ inline std::vector<double> reals(Unpacker& packed) {
  * the weight decay of each parameter, or nothing. */
 inline int64_t optimizer_adamw(int64_t shard, const char* DATA, int64_t BYTES) {
   Unpacker packed(DATA, BYTES);
-  dt_adamw_options options;
-  dt_adamw_options_init(&options);
+  auto options = detail::made(dt_adamw_options_init);
   options.beta1 = packed.real();
   options.beta2 = packed.real();
   options.epsilon = packed.real();
@@ -731,8 +724,7 @@ inline int64_t optimizer_adamw(int64_t shard, const char* DATA, int64_t BYTES) {
  * weight decays. */
 inline int64_t optimizer_sgd(int64_t shard, const char* DATA, int64_t BYTES) {
   Unpacker packed(DATA, BYTES);
-  dt_sgd_options options;
-  dt_sgd_options_init(&options);
+  auto options = detail::made(dt_sgd_options_init);
   options.momentum = packed.real();
   options.dampening = packed.real();
   options.weight_decay = packed.real();
@@ -758,8 +750,7 @@ inline void optimizer_destroy(int64_t optimizer) {
  * momentum; then of each parameter its address, count, dtype, and name as an item. */
 inline int64_t outer_create(int64_t comm, const char* DATA, int64_t BYTES) {
   Unpacker packed(DATA, BYTES);
-  dt_outer_options options;
-  dt_outer_options_init(&options);
+  auto options = detail::made(dt_outer_options_init);
   options.sync_every = packed.number();
   options.fragments = packed.number32("fragments");
   options.delay = packed.number();
@@ -802,8 +793,7 @@ inline int64_t sampler_create(int32_t world_size, int32_t rank, int64_t size, in
                               int64_t window, const char* DATA, int64_t BYTES, int64_t draws) {
   std::vector<double> weights(static_cast<std::size_t>(BYTES) / sizeof(double));
   if (!weights.empty()) memcpy(weights.data(), DATA, weights.size() * sizeof(double));
-  dt_sampler_options options;
-  dt_sampler_options_init(&options);
+  auto options = detail::made(dt_sampler_options_init);
   options.world_size = world_size;
   options.rank = rank;
   options.size = size;
@@ -841,15 +831,13 @@ inline Bytes sampler_next(int64_t sampler, int64_t count) {
 }
 /** epoch, consumed, size, order. */
 inline Bytes sampler_save(int64_t sampler, int64_t taken) {
-  dt_sampler_state state;
-  dt_sampler_state_init(&state);
+  auto state = detail::made(dt_sampler_state_init);
   run<dt_sampler_save>(sampler, taken, &state);
   return numbers({state.epoch, state.consumed, state.size, state.order});
 }
 inline void sampler_resume(int64_t sampler, int64_t epoch, int64_t consumed, int64_t size,
                            int64_t order) {
-  dt_sampler_state state;
-  dt_sampler_state_init(&state);
+  auto state = detail::made(dt_sampler_state_init);
   state.epoch = epoch;
   state.consumed = consumed;
   state.size = size;

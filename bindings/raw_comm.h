@@ -109,8 +109,7 @@ class Tables {
 inline dt_collective collective(int32_t kind, int32_t dtype, int32_t op, int32_t peer, int64_t send,
                                 int64_t recv, int64_t count, int64_t stream, int64_t timeout_ms,
                                 const char* name, int64_t upcall = 0, int64_t element_bytes = 0) {
-  dt_collective one;
-  dt_collective_init(&one);
+  auto one = detail::made(dt_collective_init);
   one.kind = static_cast<dt_kind>(kind);
   one.dtype = static_cast<dt_dtype>(dtype);
   one.op = static_cast<dt_reduce_op>(op);
@@ -207,8 +206,7 @@ inline int64_t launch_blocks_async(int64_t comm, int64_t named, int32_t kind, in
 /** fuse_bytes, cache, stall_ms and cycle_us. */
 inline int64_t named_create(int64_t comm, const char* DATA, int64_t BYTES) {
   Unpacker packed(DATA, BYTES);
-  dt_named_options options;
-  dt_named_options_init(&options);
+  auto options = detail::made(dt_named_options_init);
   options.fuse_bytes = packed.number();
   options.cache = packed.number32("cache");
   options.stall_ms = packed.number();
@@ -246,8 +244,7 @@ inline std::string named_report(int64_t named, int64_t timeout_ms) {
 }
 /** In the order of dt_named_statistics. */
 inline Bytes named_stats(int64_t named) {
-  dt_named_statistics c;
-  dt_named_statistics_init(&c);
+  auto c = detail::made(dt_named_statistics_init);
   run<dt_named_stats>(named, &c);
   return numbers(
       {c.answers, c.tensors, c.operations, c.fused_tensors, c.fused_bytes, c.cache_hits, c.stalls});

@@ -14,8 +14,7 @@ inline PsVariable::Rows ps_chosen(int64_t rows, int64_t row_count) {
 
 /** In the order of dt_ps_place. */
 inline Bytes ps_info(int64_t config) {
-  dt_ps_place at;
-  dt_ps_place_init(&at);
+  auto at = detail::made(dt_ps_place_init);
   run<dt_ps_info>(config, &at);
   return numbers({at.role, at.index, at.servers, at.workers, at.attempt});
 }
@@ -36,8 +35,7 @@ inline bool ps_server_wait(int64_t server, int64_t timeout_ms) {
 }
 /** In the order of dt_ps_server_statistics. */
 inline Bytes ps_server_stats(int64_t server) {
-  dt_ps_server_statistics c;
-  dt_ps_server_statistics_init(&c);
+  auto c = detail::made(dt_ps_server_statistics_init);
   run<dt_ps_server_stats>(server, &c);
   return numbers({c.workers, c.pushes, c.pulls, c.pushed_rows, c.pulled_rows, c.saves, c.busy_ns});
 }
@@ -104,8 +102,7 @@ inline void ps_leave(int64_t ps) { run<dt_ps_leave>(ps); }
 inline int32_t ps_fd(int64_t ps) { return ask<dt_ps_fd, int32_t>(ps); }
 /** In the order of dt_ps_statistics. */
 inline Bytes ps_stats(int64_t ps) {
-  dt_ps_statistics c;
-  dt_ps_statistics_init(&c);
+  auto c = detail::made(dt_ps_statistics_init);
   run<dt_ps_stats>(ps, &c);
   return numbers({c.pushes, c.pulls, c.pushed_rows, c.pulled_rows, c.sent_bytes, c.received_bytes,
                   c.reconnects, c.clock, c.most_ahead});

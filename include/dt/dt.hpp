@@ -992,32 +992,17 @@ struct Param {
   std::vector<int64_t> shape = {}; /**< in the file of Shard::save(); empty: one dimension */
 };
 
-/** Fields as in dt_reducer_options; zero is the default of each. */
-struct ReducerOptions {
-  bool sum = false;
-  bool keep_plan = false;
-  bool find_unused = false;
-  bool static_graph = false;
-  bool divide_by_users = false;
-  int32_t tune_steps = 0;
-  int64_t bucket_cap_bytes = 0;
-  int64_t first_bucket_bytes = 0;
-  dt_wire wire = DT_WIRE_SAME;
-  double predivide = 0;
+/** The vectors take the place of the pointers. */
+struct ReducerOptions : dt_reducer_options {
+  ReducerOptions() noexcept { dt_reducer_options_init(this); }
   std::vector<int32_t> order;        /**< empty: none */
   std::vector<int64_t> row_elements; /**< empty: all are dense */
   std::vector<void*> grads;          /**< empty: gradients lie in dt's memory */
 };
 
-/** Fields as in dt_power_sgd_options; zero is the default of each. */
-struct PowerSgdOptions {
-  int32_t rank = 0;
-  int64_t start_step = 0;
-  double min_compression = 0;
-  bool no_error_feedback = false;
-  bool cold_start = false;
-  uint64_t seed = 0;
-  dt_wire wire = DT_WIRE_SAME;
+/** With the defaults. */
+struct PowerSgdOptions : dt_power_sgd_options {
+  PowerSgdOptions() noexcept { dt_power_sgd_options_init(this); }
 };
 
 /** Gradients reduced in buckets while the backward pass runs. */
@@ -1060,18 +1045,10 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
   /** Compresses gradients by PowerSGD. `rows`: of each parameter as a matrix; 0: it is none. */
   void power_sgd(const std::vector<int64_t>& rows,
                  const PowerSgdOptions& options = PowerSgdOptions()) {
-    auto c_options = detail::made(dt_power_sgd_options_init);
-    c_options.rank = options.rank;
-    c_options.start_step = options.start_step;
-    c_options.min_compression = options.min_compression;
-    c_options.no_error_feedback = options.no_error_feedback ? 1 : 0;
-    c_options.cold_start = options.cold_start ? 1 : 0;
-    c_options.seed = options.seed;
-    c_options.wire = options.wire;
     if (rows.size() != param_count_) {
       throw std::invalid_argument("Reducer::power_sgd: give as many rows as there are parameters");
     }
-    call(dt_reducer_power_sgd, rows.data(), &c_options);
+    call(dt_reducer_power_sgd, rows.data(), &options);
   }
   /** Errors that steps carry on; each rank needs a path of its own. load() is collective. */
   void save(const std::string& path) { call(dt_reducer_save, path.c_str()); }
@@ -1147,15 +1124,7 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
     return c_params;
   }
   static dt_reducer_options to_c(const ReducerOptions& options, std::size_t param_count) {
-    auto c_options = detail::made(dt_reducer_options_init);
-    c_options.sum = options.sum ? 1 : 0;
-    c_options.keep_plan = options.keep_plan ? 1 : 0;
-    c_options.find_unused = options.find_unused ? 1 : 0;
-    c_options.static_graph = options.static_graph ? 1 : 0;
-    c_options.tune_steps = options.tune_steps;
-    c_options.divide_by_users = options.divide_by_users ? 1 : 0;
-    c_options.wire = options.wire;
-    c_options.predivide = options.predivide;
+    dt_reducer_options c_options = options;
     c_options.order = detail::one_each(options.order, param_count,
                                        "ReducerOptions::order: give each parameter once");
     c_options.row_elements =
@@ -1163,8 +1132,6 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
                          "ReducerOptions::row_elements: give a number for each parameter");
     c_options.grads = detail::one_each(options.grads, param_count,
                                        "ReducerOptions::grads: give a place for each parameter");
-    c_options.bucket_cap_bytes = options.bucket_cap_bytes;
-    c_options.first_bucket_bytes = options.first_bucket_bytes;
     return c_options;
   }
   struct Hook {
@@ -1211,15 +1178,13 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
   std::unique_ptr<Hook> hook_;  // its address stays when this object moves
 };
 
-/** Fields as in dt_shard_options. */
-struct ShardOptions {
-  int32_t stage = 1;
-  int32_t prefetch = 1;
+/** Of the C struct with C++ types where that has pointers. */
+struct ShardOptions : dt_shard_options {
+  ShardOptions() noexcept { dt_shard_options_init(this); }
   ReducerOptions reducer;
   std::vector<int64_t> granules; /**< empty: all 1 */
   std::vector<int32_t> units;    /**< empty: all 0 */
-  int32_t shard_ranks = 0;
-  std::string offload; /**< empty: in memory */
+  std::string offload;           /**< empty: in memory */
 };
 
 class Optimizer;
@@ -1235,10 +1200,7 @@ class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
     const std::vector<dt_param> c_params = Reducer::to_c(params);
     const dt_reducer_options gradients = Reducer::to_c(options.reducer, params.size());
     constexpr const char* kOneEach = "ShardOptions: give each parameter one granule and one unit";
-    auto c_options = detail::made(dt_shard_options_init);
-    c_options.stage = options.stage;
-    c_options.prefetch = options.prefetch;
-    c_options.shard_ranks = options.shard_ranks;
+    dt_shard_options c_options = options;
     c_options.reducer = &gradients;
     c_options.granules = detail::one_each(options.granules, params.size(), kOneEach);
     c_options.units = detail::one_each(options.units, params.size(), kOneEach);
@@ -1316,24 +1278,16 @@ class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
   size_t ranks_ = 0;
 };
 
-/** Fields as in dt_adamw_options. */
-struct AdamWOptions {
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-  double weight_decay = 0.01;
+/** The vector takes the place of the pointer. */
+struct AdamWOptions : dt_adamw_options {
+  AdamWOptions() noexcept { dt_adamw_options_init(this); }
   std::vector<double> weight_decays; /**< empty: weight_decay for all */
-  bool skip_non_finite = false;
 };
 
-/** Fields as in dt_sgd_options. */
-struct SgdOptions {
-  double momentum = 0;
-  double dampening = 0;
-  double weight_decay = 0;
-  bool nesterov = false;
+/** The vector takes the place of the pointer. */
+struct SgdOptions : dt_sgd_options {
+  SgdOptions() noexcept { dt_sgd_options_init(this); }
   std::vector<double> weight_decays; /**< empty: weight_decay for all */
-  bool skip_non_finite = false;
 };
 
 /** Updates this rank's pieces of a shard. */
@@ -1341,23 +1295,13 @@ class Optimizer : public detail::Handle<dt_optimizer, dt_optimizer_destroy> {
  public:
   using Handle::Handle;
   static Optimizer adamw(const Shard& shard, const AdamWOptions& options = AdamWOptions()) {
-    auto c_options = detail::made(dt_adamw_options_init);
-    c_options.beta1 = options.beta1;
-    c_options.beta2 = options.beta2;
-    c_options.epsilon = options.epsilon;
-    c_options.weight_decay = options.weight_decay;
+    dt_adamw_options c_options = options;
     c_options.weight_decays = shard.each(options.weight_decays);
-    c_options.skip_non_finite = options.skip_non_finite ? 1 : 0;
     return Optimizer(shard.ask<dt_optimizer*>(dt_optimizer_adamw, &c_options));
   }
   static Optimizer sgd(const Shard& shard, const SgdOptions& options = SgdOptions()) {
-    auto c_options = detail::made(dt_sgd_options_init);
-    c_options.momentum = options.momentum;
-    c_options.dampening = options.dampening;
-    c_options.weight_decay = options.weight_decay;
-    c_options.nesterov = options.nesterov ? 1 : 0;
+    dt_sgd_options c_options = options;
     c_options.weight_decays = shard.each(options.weight_decays);
-    c_options.skip_non_finite = options.skip_non_finite ? 1 : 0;
     return Optimizer(shard.ask<dt_optimizer*>(dt_optimizer_sgd, &c_options));
   }
   /** Behind finish() of the reducer; then does what Shard::updated() does. Collective. */
@@ -1375,12 +1319,9 @@ inline void Shard::load(const std::string& path, Optimizer& optimizer) {
        path.c_str());
 }
 
-/** Fields as in dt_named_options. */
-struct NamedOptions {
-  int64_t fuse_bytes = 67108864;
-  int32_t cache = 1024;
-  int64_t stall_ms = 60000;
-  int64_t cycle_us = 1000;
+/** With the defaults. */
+struct NamedOptions : dt_named_options {
+  NamedOptions() noexcept { dt_named_options_init(this); }
 };
 
 /** Operations that ranks submit by name, each in its own order. */
@@ -1389,12 +1330,7 @@ class Named : public detail::Handle<dt_named, dt_named_destroy> {
   using Handle::Handle;
   /** Collective over `comm`, which is over host memory. */
   explicit Named(const Comm& comm, const NamedOptions& options = NamedOptions()) {
-    auto c_options = detail::made(dt_named_options_init);
-    c_options.fuse_bytes = options.fuse_bytes;
-    c_options.cache = options.cache;
-    c_options.stall_ms = options.stall_ms;
-    c_options.cycle_us = options.cycle_us;
-    detail::check(dt_named_create(comm.get_handle(), &c_options, &handle_));
+    detail::check(dt_named_create(comm.get_handle(), &options, &handle_));
   }
 
   /** Returns when it is done; `one` is filled in as for Comm::launch(). */
@@ -1460,16 +1396,9 @@ struct OuterParam {
   std::string name;
 };
 
-/** Fields as in dt_outer_options. */
-struct OuterOptions {
-  int64_t sync_every = 1;
-  int32_t fragments = 1;
-  int64_t delay = 0;
-  double alpha = 0;
-  double rate = 0.7;
-  double momentum = 0.9;
-  bool nesterov = true;
-  dt_outer_format format = DT_OUTER_F32;
+/** With the defaults. */
+struct OuterOptions : dt_outer_options {
+  OuterOptions() noexcept { dt_outer_options_init(this); }
 };
 
 /** Ranks that train by themselves and come together now and then (DiLoCo). */
@@ -1483,17 +1412,8 @@ class Outer : public detail::Handle<dt_outer, dt_outer_destroy> {
     for (const OuterParam& param : params) {
       c_params.push_back({param.data, param.count, param.name.c_str(), param.dtype, 0});
     }
-    auto c_options = detail::made(dt_outer_options_init);
-    c_options.sync_every = options.sync_every;
-    c_options.fragments = options.fragments;
-    c_options.delay = options.delay;
-    c_options.alpha = options.alpha;
-    c_options.rate = options.rate;
-    c_options.momentum = options.momentum;
-    c_options.nesterov = options.nesterov ? 1 : 0;
-    c_options.format = options.format;
     detail::check(dt_outer_create(comm.get_handle(), c_params.data(),
-                                  detail::count32(c_params.size()), &c_options, &handle_));
+                                  detail::count32(c_params.size()), &options, &handle_));
   }
   /** Behind each step of the inner optimizer. True: it has changed parameters. */
   bool step() { return ask<int32_t>(dt_outer_step) != 0; }
@@ -1650,27 +1570,17 @@ class Ps : public detail::Handle<dt_ps, dt_ps_destroy> {
   dt_ps_statistics statistics() const { return fill(dt_ps_statistics_init, dt_ps_stats); }
 };
 
-/** Fields as in dt_sampler_options. */
-struct SamplerOptions {
-  int32_t world_size = 1;
-  int32_t rank = 0;
-  int64_t size = 0;
-  int64_t seed = 0;
-  bool sequential = false;
-  bool drop_last = false;
-  bool whole_batches = false;
-  int64_t block = 0;
-  int64_t window = 0;
-  const double* weights = nullptr; /**< [size], borrowed while the sampler is made */
-  int64_t draws = 0;
+/** With the defaults, for a job of one rank. */
+struct SamplerOptions : dt_sampler_options {
+  SamplerOptions() noexcept {
+    dt_sampler_options_init(this);
+    world_size = 1;
+  }
 };
 
-/** Fields as in dt_sampler_state. */
-struct SamplerState {
-  int64_t epoch = 0;
-  int64_t consumed = 0;
-  int64_t size = 0;
-  int64_t order = 0;
+/** Of a sampler that has taken nothing. */
+struct SamplerState : dt_sampler_state {
+  SamplerState() noexcept { dt_sampler_state_init(this); }
 };
 
 /** Which samples of a data set this rank sees, in which order. */
@@ -1678,19 +1588,7 @@ class Sampler : public detail::Handle<dt_sampler, dt_sampler_destroy> {
  public:
   using Handle::Handle;
   explicit Sampler(const SamplerOptions& options) {
-    auto c_options = detail::made(dt_sampler_options_init);
-    c_options.world_size = options.world_size;
-    c_options.rank = options.rank;
-    c_options.size = options.size;
-    c_options.seed = options.seed;
-    c_options.sequential = options.sequential ? 1 : 0;
-    c_options.drop_last = options.drop_last ? 1 : 0;
-    c_options.whole_batches = options.whole_batches ? 1 : 0;
-    c_options.block = options.block;
-    c_options.window = options.window;
-    c_options.weights = options.weights;
-    c_options.draws = options.draws;
-    detail::check(dt_sampler_create(&c_options, &handle_));
+    detail::check(dt_sampler_create(&options, &handle_));
   }
 
   /** The epoch that is chosen already goes on where it is, unless all of it was taken. */
@@ -1713,17 +1611,13 @@ class Sampler : public detail::Handle<dt_sampler, dt_sampler_destroy> {
   /** Where the job is, for a checkpoint. `taken`: samples that this rank has used; -1: all that
    * next() gave. */
   SamplerState save(int64_t taken = -1) const {
-    const auto state = fill(dt_sampler_state_init, dt_sampler_save, taken);
-    return {state.epoch, state.consumed, state.size, state.order};
+    SamplerState state;
+    call(dt_sampler_save, taken, &state);
+    return state;
   }
   /** Goes on there; the number of ranks may be another one. */
   void resume(const SamplerState& state) {
-    auto c_state = detail::made(dt_sampler_state_init);
-    c_state.epoch = state.epoch;
-    c_state.consumed = state.consumed;
-    c_state.size = state.size;
-    c_state.order = state.order;
-    call(dt_sampler_resume, &c_state);
+    call(dt_sampler_resume, &state);
   }
   /** From `first` to the end of the epoch. */
   std::vector<int64_t> indices(int64_t first = 0) const {

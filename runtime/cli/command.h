@@ -15,7 +15,6 @@ namespace dt::cli {
 // Exit codes of dt itself, as shells use them. `dt run` otherwise ends with its ranks' code.
 inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;
-inline constexpr int kExitNotExecutable = 126;
 inline constexpr int kExitNotFound = 127;
 
 /// One subcommand. `arguments[0]` is its name.

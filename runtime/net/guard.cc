@@ -27,7 +27,6 @@ struct Guard::Greeting {
   uint8_t zero[2];
   unsigned char nonce[32];
 
-  bool has_magic() const { return memcmp(magic, kMagic, sizeof magic) == 0; }
   std::string bytes() const {
     return std::string(reinterpret_cast<const char*>(this), sizeof *this);
   }

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <utility>
 
@@ -24,8 +23,6 @@ class SelfBackend final : public Backend, public std::enable_shared_from_this<Se
   explicit SelfBackend(std::string communicator) : communicator_(std::move(communicator)) {}
 
   ~SelfBackend() override {
-    interrupt(Status(Code::kAborted, "communicator \"" + communicator_ +
-                                         "\" was destroyed while operations were queued"));
     state_.with([](State& state) {
       for (const auto& [pointer, bytes] : state.allocations) munmap(pointer, bytes);
       release_fd_from_fork_guard(state.completion_fd);
@@ -35,63 +32,21 @@ class SelfBackend final : public Backend, public std::enable_shared_from_this<Se
 
   const char* name() const override { return "self"; }
 
-  /// Everything is done at once, but sends and receives, which wait for each other.
+  /// Everything is done at once. dt.h has no messages of a rank to itself.
   Status submit(const Collective& collective, std::shared_ptr<Work> work) override {
     DT_TRY(broken());
-    const bool sends = collective.kind == Kind::kSend;
-    if (!sends && collective.kind != Kind::kRecv) {
-      complete(*work, transfer(collective));
-      return {};
-    }
-    std::shared_ptr<Work> partner;
-    const Status status = state_.with([&](State& state) -> Status {
-      auto& others = sends ? state.recvs : state.sends;
-      if (others.empty()) {
-        (sends ? state.sends : state.recvs).push_back({collective, work});
-        return {};
-      }
-      Pending other = std::move(others.front());
-      others.pop_front();
-      partner = std::move(other.work);
-      return match(sends ? collective : other.collective, sends ? other.collective : collective);
-    });
-    if (!partner) return {};
-    if (!status.ok()) interrupt(status);
-    complete(*partner, status);
-    complete(*work, status);
+    work->complete(transfer(collective));
+    const int fd = state_.with([](const State& state) { return state.completion_fd; });
+    if (fd >= 0) (void)eventfd_write(fd, 1);
     return {};
   }
 
   Status run(const Collective& collective) override {
-    if (!collective.is_transfer()) {
-      DT_TRY(broken());
-      return transfer(collective);
-    }
-    auto work = std::make_shared<Work>();
-    DT_TRY(submit(collective, work));
-    if (!wait(*work, Wait{collective.deadline, &interrupt_})) {
-      interrupt(failure(Code::kTimeout, collective.kind,
-                        "timed out: the other side of this message to oneself was never issued"));
-    }
-    return work->done() ? work->status() : broken();
+    DT_TRY(broken());
+    return transfer(collective);
   }
 
-  bool wait(Work& work, const Wait& wait) override {
-    Doorbell bell;
-    work.watch(&bell);
-    while (!work.done() && !wait.interrupted() && !wait.deadline.passed()) {
-      const uint32_t ticket = bell.prepare();
-      if (work.done()) {
-        bell.cancel();
-      } else {
-        bell.sleep(ticket, wait.interrupt == nullptr
-                               ? wait.deadline
-                               : wait.deadline.earlier(Deadline::after_ms(kInterruptPollMs)));
-      }
-    }
-    work.unwatch(&bell);
-    return work.done();
-  }
+  bool wait(Work& work, const Wait&) override { return work.done(); }
 
   Result<int> completion_fd() override {
     return state_.with([&](State& state) -> Result<int> {
@@ -137,16 +92,7 @@ class SelfBackend final : public Backend, public std::enable_shared_from_this<Se
     return {};
   }
 
-  void interrupt(Status status) override {
-    interrupt_.fire(std::move(status));
-    std::deque<Pending> pending;
-    state_.with([&](State& state) {
-      pending.swap(state.sends);
-      for (Pending& recv : state.recvs) pending.push_back(std::move(recv));
-      state.recvs.clear();
-    });
-    for (const Pending& one : pending) complete(*one.work, broken());
-  }
+  void interrupt(Status status) override { interrupt_.fire(std::move(status)); }
 
   Status broken() const override { return interrupt_.status(); }
 
@@ -157,13 +103,7 @@ class SelfBackend final : public Backend, public std::enable_shared_from_this<Se
   }
 
  private:
-  struct Pending {
-    Collective collective;
-    std::shared_ptr<Work> work;
-  };
   struct State {
-    std::deque<Pending> sends;  ///< without their other side; of these two one is always empty
-    std::deque<Pending> recvs;
     std::map<void*, size_t> allocations;  ///< bytes of each
     int completion_fd = -1;
   };
@@ -198,17 +138,6 @@ class SelfBackend final : public Backend, public std::enable_shared_from_this<Se
     memmove(to, from, static_cast<size_t>(collective.count * collective.element_bytes()));
   }
 
-  Status match(const Collective& send, const Collective& recv) const {
-    if (send.count == recv.count && send.dtype == recv.dtype) {
-      copy(send.send, recv.recv, recv);
-      return {};
-    }
-    return failure(Code::kMismatch, Kind::kSend,
-                   format("the two sides disagree: sends %s x %lld, receives %s x %lld",
-                          dtype_name(send.dtype), static_cast<long long>(send.count),
-                          dtype_name(recv.dtype), static_cast<long long>(recv.count)));
-  }
-
   Status failure(Code code, Kind kind, const std::string& why) const {
     ErrorInfo info;
     info.code = code;
@@ -218,12 +147,6 @@ class SelfBackend final : public Backend, public std::enable_shared_from_this<Se
     info.rank = 0;
     info.pid = getpid();
     return Status(std::move(info));
-  }
-
-  void complete(Work& work, const Status& status) {
-    work.complete(status);
-    const int fd = state_.with([](const State& state) { return state.completion_fd; });
-    if (fd >= 0) (void)eventfd_write(fd, 1);
   }
 
   const std::string communicator_;

@@ -63,7 +63,6 @@ class Rounds {
   void watch_arrivals(Fleet* running, Event& over);
   bool has_node(int node) const;
   void note_losses();
-  void note_end(const AttemptEnd& end);
   void tell_end(const AttemptEnd& end);
   Fleet* fleet() const { return agent_->fleet.get(); }
   int own_address() const;
