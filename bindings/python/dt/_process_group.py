@@ -139,6 +139,7 @@ class Group:
         self.store = store
         self.first_store = store if first_store is None else first_store
         self.timeout = timeout
+        self.number: Optional[int] = None  # of its messages, where all ranks have it already
         self._opening = threading.Lock()
         self._tries_of_gpu = 0  # the same number on all ranks
         self._on_gpu: Optional[Comm] = None
@@ -162,7 +163,7 @@ class Group:
             try:
                 comm = comm.shrink()
                 comm.set_timeout(self.timeout.total_seconds())
-                told = comm.allgather_objects((mine, secrets.token_hex(16)))
+                told = comm.allgather_objects((mine, _new_number()))
                 left = [int(rank) for rank, _ in told]
                 membership = self.membership.shrunk(left, comm)
                 membership.open_messages(self.membership.implementation, self.name, self.timeout.total_seconds())
@@ -178,8 +179,11 @@ class Group:
                     gpu.end(0)
             # A name of the last exchange that all of them were in: these may have lost another one meanwhile, and
             # some not know of it.
-            return Group(membership, comm, list(range(comm.size)), self.name, True,
-                         PrefixStore(f"left/{told[0][1]}", self.first_store), self.timeout, self.first_store)
+            number = told[0][1]
+            group = Group(membership, comm, list(range(comm.size)), self.name, True,
+                          PrefixStore(f"left/{number}", self.first_store), self.timeout, self.first_store)
+            group.number = number
+            return group
         assert failed is not None
         raise failed
 
@@ -451,13 +455,20 @@ def _open(group: Group, extension: Any, why_none: str) -> Group:
     return group
 
 
+def _new_number() -> int:
+    """Of a group's messages, which no other group has: a later one may have the name of a destroyed one."""
+    return 2 * secrets.randbits(61)
+
+
 def _backend(group: Group, timeout_ms: int) -> Any:
-    """Of all ranks of the group."""
-    number = array.array("q", [2 * secrets.randbits(61)])  # a later group may have the name of a destroyed one
-    if group.comm.size > 1:
-        group.comm.broadcast(number, 0)
+    """All ranks of the group call it."""
+    if group.number is None:
+        number = array.array("q", [_new_number()])
+        if group.comm.size > 1:
+            group.comm.broadcast(number, 0)
+        group.number = number[0]
     return group.membership.implementation.Backend(group.comm.rank, group.comm.size, group, group.membership.messages,
-                                                   group.ranks, timeout_ms, group.name, number[0])
+                                                   group.ranks, timeout_ms, group.name, group.number)
 
 
 @_as_torch_raises()

@@ -126,8 +126,8 @@ class Waiter:
 
 
 def _no_thread(what: str) -> Exception:
-    return torch.distributed.DistBackendError(f"{what}: no thread can be started for it: Python ends, or there are too "
-                                              "many threads")
+    return torch.distributed.DistBackendError(f"{what}: no thread can be started for it: Python ends; or look at "
+                                              "ulimit -u and the memory limit")
 
 
 class _Receive:
@@ -188,6 +188,9 @@ class Messages:
 
     def send(self, header: bytes, memory: Buffer, peer: int, what: str, end: float, ended: Ended) -> None:
         kept = bytearray(header)
+        with self._changed:
+            if not self._wake() and peer not in self._parting:  # before anything has begun
+                raise _no_thread(what)
         with self._sending:
             works = [self._comm.send_async(kept, peer, timeout=float("inf"))]
             if memory.count > 0:
@@ -224,7 +227,13 @@ class Messages:
     def failure(self) -> Optional[Exception]:
         """Why no message can move any more."""
         with self._changed:
-            return self._error
+            error = self._error
+        try:
+            if error is None:
+                self._comm.check()
+        except Error as broken:
+            error = torch_error(broken)
+        return error
 
     @staticmethod
     def _matches(receive: _Receive, message: _Arrived) -> bool:
@@ -526,8 +535,13 @@ class GroupMessages:
     def _await_signal(self, peer: int, end: float, heard: "queue.SimpleQueue[Any]") -> _Receive:
         """Puts the peer, an error or None, and what it says into `heard`."""
         says = array.array("q", [0, 0, 0])
-        return self.receive(Buffer(says), peer, 0, max(0.0, end - time.monotonic()),
-                            lambda error, _: heard.put((peer, error, says)), _BARRIER)
+
+        def came(error: Optional[Exception], _: int) -> None:
+            if error is None and says[0] == _CALLS:  # also where an interrupt has ended rank 0's call
+                self._calls[peer] = says[1]
+            heard.put((peer, error, says))
+
+        return self.receive(Buffer(says), peer, 0, max(0.0, end - time.monotonic()), came, _BARRIER)
 
     def monitored_barrier(self, timeout: float, wait_for_all: bool) -> None:
         """A rank calls, and rank 0 asks whether it is still in that call, because calls that were given up may lie
@@ -588,8 +602,6 @@ class GroupMessages:
                         continue
                     if what == _HAS_LEFT and call == self._calls.get(peer):
                         del self._calls[peer]
-                    elif what == _CALLS:
-                        self._calls[peer] = call
                     if what in (_CALLS, _ASKS) and peer in self._calls:  # it may wait since an earlier call of rank 0
                         self._signal(peer, _ASKS, self._calls[peer], number, end - time.monotonic())
                     posted[peer] = self._await_signal(peer, end, heard)
@@ -599,16 +611,16 @@ class GroupMessages:
         except BaseException:  # KeyboardInterrupt
             self._all().withdraw(list(posted.values()))
             raise
-        failed = self._all().failure()
-        if missing and failed is not None:  # which is no fault of those that are missing
-            raise torch.distributed.DistBackendError(f"[Rank 0]: monitoredBarrier failed before all ranks had reached "
-                                                     f"it\n Original exception: \n{failed}") from failed
         return missing
 
     def _watch_barrier(self, end: float, timeout: float, wait_for_all: bool) -> None:
         limit = f"{1000 * timeout:.0f} ms"
 
         def check(missing: Dict[int, Exception]) -> None:
+            failed = self._all().failure() if missing else None
+            if failed is not None:
+                raise torch.distributed.DistBackendError(
+                    f"[Rank 0]: monitoredBarrier failed with the job\n Original exception: \n{failed}") from failed
             if missing and wait_for_all:
                 ranks = ", ".join(map(str, sorted(missing)))
                 raise torch.distributed.DistBackendError(

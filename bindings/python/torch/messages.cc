@@ -94,9 +94,10 @@ void Messages::start(const std::string& what) {
 
 std::string Messages::failure() {
   const std::lock_guard lock(mutex_);
-  if (!error_) return "";
   try {
-    std::rethrow_exception(error_);
+    if (error_) std::rethrow_exception(error_);
+    check(dt_comm_check(comm_));
+    return "";
   } catch (const std::exception& error) {
     return text_of(error);
   }

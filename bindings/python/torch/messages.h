@@ -20,7 +20,7 @@ namespace dt::torch {
 struct Header {
   static constexpr int64_t kInlineBytes = 64;
 
-  uint64_t group = 0;  ///< hash of its name
+  uint64_t group = 0;  ///< its number, plus whose tags (GroupMessages::Kind)
   int64_t tag = 0;
   int64_t bytes = 0;  ///< of the message, which follows if it is larger than kInlineBytes
   int64_t count = 0;  ///< of its elements

@@ -131,9 +131,13 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
   try {
     complete_later();
   } catch (...) {
-    const std::lock_guard lock(settling_);
-    future_->setErrorIfNeeded(std::current_exception());  // where another thread has got it
-    future_.reset();
+    c10::intrusive_ptr<c10::ivalue::Future> given;  // perhaps to another thread, too
+    {
+      const std::lock_guard lock(settling_);
+      if (settled_) return future_;  // settle() completes it
+      given.swap(future_);
+    }
+    given->setErrorIfNeeded(std::current_exception());  // without the lock, as in settle()
     throw;
   }
   return future_;

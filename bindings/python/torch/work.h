@@ -75,7 +75,8 @@ void start_thread(const std::string& what, Body body) {
   try {
     std::thread(std::move(body)).detach();
   } catch (const std::system_error&) {
-    throw_error(DT_ERR_SYSTEM, what + ": no thread can be started for it; there are too many");
+    throw_error(DT_ERR_SYSTEM,
+                what + ": no thread can be started for it; look at ulimit -u and the memory limit");
   }
 }
 inline void check(dt_status status) {
@@ -113,8 +114,8 @@ class Completions : public std::enable_shared_from_this<Completions> {
 
  private:
   void run();  ///< of a thread that is to wait for the oldest work
-  void
-  lead_on();  ///< appoints one where it is needed; mutex_ held; throws where none can be started
+  /** Appoints one where it is needed; mutex_ held. Throws where none can be started. */
+  void lead_on();
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -617,6 +617,25 @@ def case_shrunk_whole(dist, torch, rank, size):
         assert total.item() == size
 
 
+def case_lost_in_shrink(dist, torch, rank, size):
+    """Another rank is lost while the group is made anew: the next shrink goes on without it."""
+    from dt.torch import shrink_group
+    dist.barrier()
+    if rank == size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == size - 2:
+        dist.destroy_process_group = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    for lost in (size - 1, size - 2):
+        try:
+            while True:
+                dist.all_reduce(torch.ones(1))
+        except dist.DistBackendError:
+            assert shrink_group() == [lost]
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.item() == size - 2
+
+
 def case_left_by_exception(dist, torch, rank, size):
     """The other ranks read which exception a rank destroyed the group after."""
     dist.barrier()

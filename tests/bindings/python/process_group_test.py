@@ -107,6 +107,11 @@ class ProcessGroupTest(unittest.TestCase):
     def test_shrink_without_a_lost_rank(self):
         self.all_pass("shrunk_whole", 3)
 
+    def test_a_rank_that_is_lost_in_a_shrink(self):
+        *others, _, _ = self.run_case("lost_in_shrink", 4)
+        for text, status in others:
+            self.assertEqual(status, 0, text)
+
     def test_a_send_that_nobody_receives_fails_alone(self):
         self.all_pass("untaken", 2)
 
