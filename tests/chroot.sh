@@ -21,7 +21,7 @@ done
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/dt-chroot.XXXXXX")
 system=$scratch/system
 # Those made here and those of the tests, which make network namespaces.
-mounts() { awk -v below="$system/" 'index($2, below) == 1 { print $2 }' /proc/mounts | sort -r; }
+mounts() { awk -v at="$system" '$2 == at || index($2, at "/") == 1 { print $2 }' /proc/mounts | sort -r; }
 clean_system() {
   local point
   for point in $(mounts); do umount -l "$point" || true; done
@@ -47,6 +47,7 @@ fi
 bare_system() {
   clean_system
   cp -a "$base" "$system"
+  mount --bind "$system" "$system" # tests make namespaces for mounts, which need a / that is one
   # Packages come from the mirror that debootstrap wrote into the system; its lists are not there yet.
   rm -rf "$system"/var/lib/apt/lists/*
   cp /etc/resolv.conf /etc/hosts "$system/etc/"
