@@ -9,6 +9,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/slice.h"
+
 namespace dt::training {
 namespace {
 
@@ -237,6 +239,7 @@ void NamedThread::end(const Status& status) {
 }
 
 void NamedThread::run() {
+  use_short_slices(true);
   for (;;) {
     const uint32_t ticket = bell_.prepare();
     const Result<bool> moved = step();

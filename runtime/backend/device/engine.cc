@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "backend/device/channel.h"
+#include "base/slice.h"
 #include "base/thread.h"
 
 namespace dt::backend {
@@ -158,6 +159,7 @@ bool DeviceThread::drain(const Wait& wait) {
 
 void DeviceThread::run() {
   pthread_setname_np(pthread_self(), "dt-device");
+  use_short_slices(true);
   selected_ = runtime_->select_for_thread();
   started_.set();
   if (!selected_.ok()) return;
