@@ -11,6 +11,7 @@
 
 #include "backend/multihost/conductor.h"
 #include "base/fork.h"
+#include "base/slice.h"
 #include "collective/blocks.h"
 
 namespace dt::backend {
@@ -226,6 +227,7 @@ class MultihostBackend final : public Backend {
   }
   /// Waits as wait() does, and ends the visit.
   bool wait_in(Visit& visit, Work& work, const Wait& wait) {
+    use_short_slices(true);  // this thread does what dt-tcp does, or waits for it
     const int64_t begun_ns = monotonic_ns();
     const auto goes_on = [&] {
       return !work.done() && !wait.interrupted() && !wait.deadline.passed();
