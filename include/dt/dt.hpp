@@ -1616,9 +1616,7 @@ class Sampler : public detail::Handle<dt_sampler, dt_sampler_destroy> {
     return state;
   }
   /** Goes on there; the number of ranks may be another one. */
-  void resume(const SamplerState& state) {
-    call(dt_sampler_resume, &state);
-  }
+  void resume(const SamplerState& state) { call(dt_sampler_resume, &state); }
   /** From `first` to the end of the epoch. */
   std::vector<int64_t> indices(int64_t first = 0) const {
     const int64_t rest = length() - first;

@@ -6,12 +6,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdint>
 
 namespace dt {
 namespace {
 
 constexpr uint64_t kShortNs = 100'000;  // the least that Linux gives
+constexpr uint64_t kResetOnFork = 1;    // SCHED_FLAG_RESET_ON_FORK
 
 /// The first version of the kernel's struct sched_attr, which older C libraries lack.
 struct Attributes {
@@ -20,27 +20,37 @@ struct Attributes {
   uint64_t flags = 0;
   int32_t nice = 0;
   uint32_t priority = 0;
-  uint64_t runtime_ns = 0;  ///< the slice; 0: unknown, or as for all threads
+  uint64_t runtime_ns = 0;  ///< the slice; 0: this kernel has none
   uint64_t deadline_ns = 0;
   uint64_t period_ns = 0;
 };
 static_assert(sizeof(Attributes) == 48);
 
-}  // namespace
-
-void use_short_slices(bool on) {
-  static thread_local bool in_use = false;
-  static thread_local uint64_t before_ns = 0;
-  if (in_use == on) return;
-  in_use = on;
+/// Gives the calling thread slices of `ns`, if it has others, of `from_ns` (0: any). @return those
+/// that it had; 0: nothing was changed.
+uint64_t change(uint64_t from_ns, uint64_t ns, uint64_t flags) {
   const int saved = errno;
   Attributes now;
-  if (syscall(SYS_sched_getattr, 0, &now, sizeof now, 0) == 0 && now.policy == SCHED_OTHER) {
-    if (on) before_ns = now.runtime_ns;
-    now.runtime_ns = on ? kShortNs : before_ns;
-    (void)syscall(SYS_sched_setattr, 0, &now, 0);
+  uint64_t before_ns = 0;
+  if (syscall(SYS_sched_getattr, 0, &now, sizeof now, 0) == 0 && now.policy == SCHED_OTHER &&
+      now.runtime_ns != 0 && now.runtime_ns != ns && (from_ns == 0 || from_ns == now.runtime_ns)) {
+    before_ns = now.runtime_ns;
+    now.runtime_ns = ns;
+    now.flags |= flags;
+    if (syscall(SYS_sched_setattr, 0, &now, 0) != 0) before_ns = 0;
   }
   errno = saved;
+  return before_ns;
 }
+
+}  // namespace
+
+void ShortSlices::begin() {
+  if (before_ns_ == 0) before_ns_ = change(0, kShortNs, 0);
+}
+
+void ShortSlices::end() { (void)change(kShortNs, before_ns_, 0); }
+
+void use_short_slices() { (void)change(0, kShortNs, kResetOnFork); }
 
 }  // namespace dt

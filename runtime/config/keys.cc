@@ -120,8 +120,7 @@ constexpr Key kKeys[] = {
     {"host.spin_us", "DT_HOST_SPIN_US", Type::kInteger, "us", 0, 1000000, "50", "", kAny, false,
      "How long a wait for a local rank spins before it hands the core over."},
     {"host.spin_adapts", "DT_HOST_SPIN_ADAPTS", Type::kBool, "", 0, 0, "true", "", kAny, false,
-     "Waits sleep without spinning, in threads with short time slices (Linux 6.12), while other "
-     "busy threads share the rank's processors."},
+     "Waits sleep without spinning while other busy threads share the rank's processors."},
     {"host.progress", "DT_HOST_PROGRESS", Type::kEnum, "", 0, 0, "thread", "thread, caller", kTold, false,
      "Who advances works of host communicators: a thread of dt, or only calls of dt (one host only)."},
     {"host.progress_cpus", "DT_HOST_PROGRESS_CPUS", Type::kString, "", 0, 4096, "", "", kAny, false,

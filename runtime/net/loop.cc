@@ -187,7 +187,7 @@ Result<std::unique_ptr<Loop>> Loop::start(const std::string& thread_name) {
   try {
     loop->thread_ = std::thread([state, running, thread_name] {
       pthread_setname_np(pthread_self(), thread_name.substr(0, 15).c_str());
-      use_short_slices(true);
+      use_short_slices();
       state->thread_id.store(pthread_self(), std::memory_order_relaxed);
       running->set();
       // Zero when close_all() closed the last handle; else a visitor has knocked.

@@ -239,7 +239,7 @@ void NamedThread::end(const Status& status) {
 }
 
 void NamedThread::run() {
-  use_short_slices(true);
+  use_short_slices();
   for (;;) {
     const uint32_t ticket = bell_.prepare();
     const Result<bool> moved = step();

@@ -277,9 +277,9 @@ def firewall(silent):
     """Only the store's port passes: the ports of the links do not."""
     with Network(2) as network:
         if silent:  # the answers of the listening host are lost
-            network.ip(1, "rule", "add", "priority", "10", "ipproto", "tcp", "sport", "29600-29699", "blackhole")
+            network.ip(1, "rule", "add", "priority", "10", "ipproto", "6", "sport", "29600-29699", "blackhole")
         else:
-            network.ip(0, "rule", "add", "priority", "10", "ipproto", "tcp", "dport", "29600-29699", "prohibit")
+            network.ip(0, "rule", "add", "priority", "10", "ipproto", "6", "dport", "29600-29699", "prohibit")
         with Job(network, [0, 1], [], {"DT_RENDEZVOUS_TIMEOUT_MS": "8000",
                                        "DT_NETWORK_PORT_RANGE": "29600-29699"}) as job:
             why = "it does not take the connection: a firewall drops the packets" if silent else \

@@ -181,6 +181,7 @@ class Messages:
         self._arrived: List[_Arrived] = []  # in the order of their headers
         self._headers: Dict[int, Any] = {}  # of peers that this rank listens to: (memory, work)
         self._sends: List[Any] = []  # (works, end, what, ended, peer)
+        self._beginning = 0  # sends that are about to be in it
         self._parting: Set[int] = set()  # they will say farewell
         self._parted: Set[int] = set()  # they have
         self._error: Optional[Exception] = None
@@ -191,15 +192,21 @@ class Messages:
         with self._changed:
             if not self._wake() and peer not in self._parting:  # before anything has begun
                 raise _no_thread(what)
-        with self._sending:
-            works = [self._comm.send_async(kept, peer, timeout=float("inf"))]
-            if memory.count > 0:
-                works.append(self._comm.send_async(memory, peer, timeout=float("inf")))
-        with self._changed:
-            self._sends.append((works, end, what, ended, peer))
-            if not self._wake() and peer not in self._parting:
-                self._sends[-1] = (works, float("inf"), what, lambda _: None, peer)  # dt still has it
-                raise _no_thread(what)
+            self._beginning += 1  # keeps the thread
+        works: List[Work] = []
+        sending = (works, float("inf"), what, lambda _: None, peer)  # where this raises, and dt has the header
+        try:
+            with self._sending:
+                works.append(self._comm.send_async(kept, peer, timeout=float("inf")))
+                if memory.count > 0:
+                    works.append(self._comm.send_async(memory, peer, timeout=float("inf")))
+            sending = (works, end, what, ended, peer)
+        finally:
+            with self._changed:
+                self._beginning -= 1
+                if works:
+                    self._sends.append(sending)
+                self._changed.notify_all()
 
     def post(self, receive: _Receive) -> None:
         done: List[Callable[[], None]] = []
@@ -394,7 +401,7 @@ class Messages:
             self._take_in()
             works = self._works()
             with self._changed:
-                if self._error is not None and not works and not self._is_moving():
+                if self._error is not None and not (works or self._beginning or self._is_moving()):
                     self._thread = None
                     return
                 seconds = _LOOK_S if self._waiting or any(each[1] < float("inf") for each in self._sends) else _REST_S
@@ -411,7 +418,7 @@ class Messages:
                 if self._waiting:
                     self._changed.wait(_LOOK_S)
                     continue
-                if not self._changed.wait(1.0) and not self._waiting and not self._is_moving():
+                if not self._changed.wait(1.0) and not (self._waiting or self._beginning or self._is_moving()):
                     self._thread = None
                     return
 

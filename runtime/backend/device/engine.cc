@@ -159,7 +159,7 @@ bool DeviceThread::drain(const Wait& wait) {
 
 void DeviceThread::run() {
   pthread_setname_np(pthread_self(), "dt-device");
-  use_short_slices(true);
+  use_short_slices();
   selected_ = runtime_->select_for_thread();
   started_.set();
   if (!selected_.ok()) return;

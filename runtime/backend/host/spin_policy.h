@@ -7,7 +7,6 @@
 
 #include "backend/host/contention.h"
 #include "backend/host/spread.h"
-#include "base/slice.h"
 #include "base/wait.h"
 
 namespace dt::backend {
@@ -62,9 +61,7 @@ class SpinPolicy {
     if (spin_ns_ == 0) return true;
     if (contention_ == nullptr || !contention_->ever()) return false;
     const int64_t now = monotonic_ns();
-    const bool shared = contention_->present(now);
-    use_short_slices(shared);
-    if (!shared) return false;
+    if (!contention_->present(now)) return false;
     began_ns_ = now;
     return true;
   }

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <thread>
 
+#include "backend/host/contention.h"
 #include "backend/multihost/conductor.h"
 #include "base/fork.h"
 #include "base/slice.h"
@@ -227,8 +228,14 @@ class MultihostBackend final : public Backend {
   }
   /// Waits as wait() does, and ends the visit.
   bool wait_in(Visit& visit, Work& work, const Wait& wait) {
-    use_short_slices(true);  // this thread does what dt-tcp does, or waits for it
     const int64_t begun_ns = monotonic_ns();
+    // Where no visit is possible this thread sleeps in any case.
+    ShortSlices slices(!visit.possible() || contention_.present(begun_ns));
+    const auto yield = [&] {
+      const int64_t before_ns = monotonic_ns();
+      sched_yield();
+      if (contention_.yielded(before_ns, monotonic_ns(), false)) slices.begin();
+    };
     const auto goes_on = [&] {
       return !work.done() && !wait.interrupted() && !wait.deadline.passed();
     };
@@ -236,7 +243,7 @@ class MultihostBackend final : public Backend {
     const auto spins = [&] { return monotonic_ns() - moved_ns < kPollNs; };
     bool inside = false;
     while (visit.possible() && !(inside = visit.try_enter()) && !work.done() && spins()) {
-      sched_yield();
+      yield();
     }
     int64_t counted_ns = begun_ns;
     if (inside) loop()->run_posted();
@@ -247,7 +254,7 @@ class MultihostBackend final : public Backend {
       if (work.done()) break;
       if (moved) continue;
       if (spins()) {
-        sched_yield();  // whom this waits for may have been put onto the same processor
+        yield();  // whom this waits for may have been put onto the same processor
         continue;
       }
       loop()->turn(std::min(kCountWaitMs, std::max<int64_t>(wait.deadline.remaining_ms(), 1)));
@@ -301,6 +308,7 @@ class MultihostBackend final : public Backend {
 
   const MultihostOptions options_;
   net::Loop* const visited_;       ///< null: callers sleep
+  Contention contention_;          ///< of callers that visit
   std::vector<int32_t> contacts_;  ///< world ranks
   std::atomic<bool> knows_contacts_{false};
   std::atomic<bool> knows_all_{false};
