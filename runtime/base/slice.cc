@@ -26,8 +26,8 @@ struct Attributes {
 };
 static_assert(sizeof(Attributes) == 48);
 
-/// Gives the calling thread slices of `ns`, if it has others, of `from_ns` (0: any). @return those
-/// that it had; 0: nothing was changed.
+/// Gives the calling thread slices of `ns` (0: the usual ones), if it has others, of `from_ns` (0:
+/// any). @return those that it had; 0: nothing was changed.
 uint64_t change(uint64_t from_ns, uint64_t ns, uint64_t flags) {
   const int saved = errno;
   Attributes now;
@@ -36,7 +36,7 @@ uint64_t change(uint64_t from_ns, uint64_t ns, uint64_t flags) {
       now.runtime_ns != 0 && now.runtime_ns != ns && (from_ns == 0 || from_ns == now.runtime_ns)) {
     before_ns = now.runtime_ns;
     now.runtime_ns = ns;
-    now.flags |= flags;
+    if (now.nice >= 0) now.flags |= flags;  // it would reset a negative one, too
     if (syscall(SYS_sched_setattr, 0, &now, 0) != 0) before_ns = 0;
   }
   errno = saved;
@@ -50,6 +50,8 @@ void ShortSlices::begin() {
 }
 
 void ShortSlices::end() { (void)change(kShortNs, before_ns_, 0); }
+
+void use_usual_slices() { (void)change(kShortNs, 0, 0); }
 
 void use_short_slices() { (void)change(0, kShortNs, kResetOnFork); }
 

@@ -11,7 +11,8 @@ namespace dt {
 /// for threads that wait often and then do little. Linux has such slices since 6.12; elsewhere, and
 /// for threads with another policy than the usual one (SCHED_BATCH), nothing happens.
 ///
-/// Made, begun and destroyed on one thread, on which one at most has begun.
+/// Made, begun and destroyed on one thread, on which one at most has begun. A thread that is
+/// started meanwhile inherits them.
 class ShortSlices {
  public:
   ShortSlices() = default;
@@ -33,5 +34,7 @@ class ShortSlices {
 
 /// The same for good, for a thread of dt's own. What it starts has the usual slices.
 void use_short_slices();
+/// For a thread that may have inherited short ones.
+void use_usual_slices();
 
 }  // namespace dt

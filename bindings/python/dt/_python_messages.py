@@ -206,7 +206,7 @@ class Messages:
                 self._beginning -= 1
                 if works:
                     self._sends.append(sending)
-                self._changed.notify_all()
+                self._wake()  # the thread may have failed meanwhile
 
     def post(self, receive: _Receive) -> None:
         done: List[Callable[[], None]] = []

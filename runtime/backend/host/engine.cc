@@ -11,6 +11,7 @@
 #include "backend/host/host_backend.h"
 #include "backend/host/progress.h"
 #include "base/processors.h"
+#include "base/slice.h"
 
 namespace dt::backend {
 namespace {
@@ -114,6 +115,7 @@ void HostEngine::Progress::stop() {
 }
 
 void HostEngine::Progress::loop() {
+  use_usual_slices();  // a caller that waits for other hosts may have started it
   // Where this thread runs is the matter of host.progress_cpus.
   SpinPolicy waiting = spin_policy(thread_contention_, nullptr);
   Round round;

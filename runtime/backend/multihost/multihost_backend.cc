@@ -229,8 +229,7 @@ class MultihostBackend final : public Backend {
   /// Waits as wait() does, and ends the visit.
   bool wait_in(Visit& visit, Work& work, const Wait& wait) {
     const int64_t begun_ns = monotonic_ns();
-    // Where no visit is possible this thread sleeps in any case.
-    ShortSlices slices(!visit.possible() || contention_.present(begun_ns));
+    ShortSlices slices(contention_.present(begun_ns));
     const auto yield = [&] {
       const int64_t before_ns = monotonic_ns();
       sched_yield();
@@ -261,14 +260,15 @@ class MultihostBackend final : public Backend {
       counted_ns = count_wait(work, counted_ns);
     }
     leave(visit);
-    if (!inside) sleep_for(work, wait, counted_ns);
+    if (!inside) sleep_for(work, wait, counted_ns, visit.possible() ? nullptr : &slices);
     return ended(work);
   }
   void leave(Visit& visit) {
     if (visit.end()) loop()->leave(options_.mesh->busy());
   }
   /// Until the loop's thread, or whoever visits it, has done the work.
-  void sleep_for(Work& work, const Wait& wait, int64_t counted_ns) {
+  /// `slices`: to begin with the first sleep, where no visit shows whether the processors are busy.
+  void sleep_for(Work& work, const Wait& wait, int64_t counted_ns, ShortSlices* slices) {
     static_assert(kCountWaitMs <= kInterruptPollMs);
     Doorbell bell;
     work.watch(&bell);
@@ -277,6 +277,7 @@ class MultihostBackend final : public Backend {
       if (work.done()) {
         bell.cancel();
       } else {
+        if (slices != nullptr) slices->begin();
         bell.sleep(ticket, wait.deadline.earlier(Deadline::after_ms(kCountWaitMs)));
         counted_ns = count_wait(work, counted_ns);
       }

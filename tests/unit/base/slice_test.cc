@@ -73,6 +73,8 @@ TEST_CASE("ShortSlices: a thread of dt's own keeps them, but not what it starts"
     { const dt::ShortSlices slices(true); }
     CHECK(slice_ns() == (before == 0 ? 0 : 100'000));
     std::thread([&] { CHECK((before == 0 || slice_ns() > 100'000)); }).join();
+    dt::use_usual_slices();
+    CHECK(slice_ns() == before);
   });
 }
 
