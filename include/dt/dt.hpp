@@ -1178,7 +1178,7 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
   std::unique_ptr<Hook> hook_;  // its address stays when this object moves
 };
 
-/** Of the C struct with C++ types where that has pointers. */
+/** The members below take the place of the C struct's pointers. */
 struct ShardOptions : dt_shard_options {
   ShardOptions() noexcept { dt_shard_options_init(this); }
   ReducerOptions reducer;
@@ -1578,7 +1578,7 @@ struct SamplerOptions : dt_sampler_options {
   }
 };
 
-/** Of a sampler that has taken nothing. */
+/** Where a sampler is; at first, at the beginning. */
 struct SamplerState : dt_sampler_state {
   SamplerState() noexcept { dt_sampler_state_init(this); }
 };

@@ -23,7 +23,7 @@ _HEADER = struct.Struct("<qqqi")  # group, tag, bytes of the message, whether it
 _LOOK_S = 0.005  # how soon the thread sees what has been posted meanwhile
 _REST_S = 0.01  # where nobody waits
 _WORKS_MAX = 1000  # of a wait for any
-_VOTES = 61  # of a rank that leaves: a number of elements that the program's own votes do not have
+_VOTES = 61  # elements of the allreduce by which ranks leave; a vote of the program has fewer
 _USER, _BARRIER = 0, 1  # whose tags are those of a message
 _CALLS, _HAS_LEFT, _IS_HERE, _ASKS, _PASSES = range(5)  # what ranks of a monitored barrier tell each other
 

@@ -14,7 +14,8 @@ using std::chrono::milliseconds;
 constexpr microseconds kFirstTick{100}, kLastTick{5000};
 constexpr const char* kDestroyed = ": the process group was destroyed while this receive waited";
 constexpr int kIdleTicks = 20;  ///< then the thread sleeps until it is woken
-/** Of a rank that leaves: a number of elements that the program's own votes do not have. */
+/** Elements of the allreduce by which ranks leave; a vote of the program has fewer, so dt tells the
+ * two apart. */
 constexpr int kVotes = 61;
 
 dt_collective transfer(dt_kind kind, int peer, void* memory, int64_t count, dt_dtype dtype,
