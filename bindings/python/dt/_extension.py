@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import shlex
 import shutil
 import stat
 import subprocess
@@ -38,7 +39,7 @@ def _key() -> str:
     for text in (torch.__version__, str(torch._C._GLIBCXX_USE_CXX11_ABI), _raw.version(),
                  str(sysconfig.get_config_var("SOABI")), platform.machine(), os.environ.get("CXX", "")):
         digest.update(text.encode() + b"\0")
-    for path in _sources() + sorted(glob.glob(os.path.join(_HERE, "include", "dt", "*"))):
+    for path in [__file__, *_sources(), *sorted(glob.glob(os.path.join(_HERE, "include", "dt", "*")))]:
         with open(path, "rb") as file:
             digest.update(file.read() + b"\0")
     return digest.hexdigest()[:32]
@@ -127,8 +128,11 @@ def _command(out: str) -> List[str]:
     root = os.path.dirname(os.path.abspath(torch.__file__))
     found = [os.path.join(root, "include"), os.path.join(root, "include", "torch", "csrc", "api", "include"),
              headers]
+    # Its classes are known only to code that says the same of its ABI (pybind11).
+    abi = {name: getattr(torch._C, f"_PYBIND11_{name}", None) for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI")}
     return [*compiler.split(), "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+            *(f'-DPYBIND11_{name}="{said}"' for name, said in abi.items() if said),
             f"-I{os.path.join(_HERE, 'include')}", *(f"-isystem{each}" for each in found),
             *(each for each in _sources() if each.endswith(".cc")), "-o", out,
             f"-L{os.path.join(root, 'lib')}", "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python", _libdt()]
@@ -147,7 +151,7 @@ def _build(out: str) -> None:
         if run.returncode != 0:
             errors = [line for line in run.stderr.splitlines() if "error" in line] or [run.stderr]
             raise RuntimeError(f"dt.torch: the backend does not compile for PyTorch {torch.__version__}: "
-                               f"{' / '.join(errors[:3])}; the command was: {' '.join(command)}")
+                               f"{' / '.join(errors[:3])}; the command was: {shlex.join(command)}")
         os.chmod(beside, 0o700)
         os.rename(beside, out)
     except BaseException:

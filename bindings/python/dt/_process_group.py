@@ -10,6 +10,7 @@ import array
 import atexit
 import contextlib
 import datetime
+import functools
 import ipaddress
 import os
 import secrets
@@ -20,7 +21,7 @@ import threading
 import time
 import warnings
 import weakref
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch.distributed
 from torch.distributed.distributed_c10d import PrefixStore
@@ -99,7 +100,7 @@ class Membership:
         if not lacking:
             return extension
         missing = f"backend dt: rank {lacking[0]} cannot use the C++ backend"
-        if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15):
+        if _release() < (2, 15):
             raise RuntimeError(f"{missing}, and the one in Python needs PyTorch 2.15, which this is not "
                                f"({torch.__version__}): {reasons[lacking[0]]}")
         from . import _python_backend
@@ -522,9 +523,41 @@ def _leave(process: int) -> None:
                 membership.end(_LEAVING_S)
 
 
+def _release() -> Tuple[int, ...]:
+    """Of PyTorch: (2, 15)."""
+    return tuple(map(int, torch.__version__.split(".")[:2]))
+
+
+def _shutting_down(destroy: Callable[..., None]) -> Callable[..., None]:
+    """destroy_process_group() of releases before 2.7, which do not tell backends of it."""
+    @functools.wraps(destroy)
+    def destroy_process_group(group: Any = None) -> None:
+        c10d = torch.distributed.distributed_c10d
+        world = c10d._world
+        groups = [group]
+        if group in (None, c10d.GroupMember.WORLD):
+            groups = sorted(world.pg_names, key=lambda each: str(world.pg_names[each]), reverse=True)
+        for each in groups:
+            for device in ("cpu", "cuda") if each in world.pg_map else ():
+                try:
+                    backend = each._get_backend(torch.device(device))
+                except RuntimeError:
+                    continue  # none for this device
+                if hasattr(backend, "shutdown"):
+                    backend.shutdown()
+                    break
+        destroy(group)
+    return destroy_process_group
+
+
 def register() -> None:
     """Makes the backend known: an entry point of torch.distributed, and what `import dt.torch` does."""
     backend = torch.distributed.Backend
-    if int(torch.__version__.partition(".")[0]) >= 2 and "DT" not in backend._plugins:
-        backend.register_backend("dt", _create, extended_api=True, devices=["cpu", "cuda"])
-        atexit.register(_leave, os.getpid())
+    if _release() < (2, 0) or "DT" in backend._plugins:
+        return
+    more: Dict[str, Any] = {"devices": ["cpu", "cuda"]} if _release() >= (2, 1) else {}  # 2.0 takes both
+    backend.register_backend("dt", _create, extended_api=True, **more)
+    atexit.register(_leave, os.getpid())
+    if _release() < (2, 7):
+        ending = _shutting_down(torch.distributed.destroy_process_group)
+        torch.distributed.destroy_process_group = torch.distributed.distributed_c10d.destroy_process_group = ending

@@ -38,11 +38,10 @@ class Backend final : public c10d::Backend {
       : c10d::Backend(rank, size),
         comm_(handle_of(group.attr("comm"))),
         messages_(std::move(messages), std::move(ranks), rank, name, number),
-        options_(c10::make_intrusive<Options>("dt", std::chrono::milliseconds(timeout_ms))),
+        options_(options_of(timeout_ms, name)),
         shared_memory_(std::make_shared<SharedMemory>(comm_, group.attr("comm"))),
-        group_(group.release().ptr()) {
-    options_->group_name = std::move(name);
-  }
+        group_(group.release().ptr()),
+        name_(std::move(name)) {}
   ~Backend() override {
     completions_->close();
     pending_->close();
@@ -54,12 +53,13 @@ class Backend final : public c10d::Backend {
     Py_DECREF(group_);
   }
 
+  // Functions that the base class of an older release lacks have no `override` here.
   const std::string getBackendName() const override { return "dt"; }
-  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
-  void enableCollectivesTiming() override {}  // profilers have the times already
+  c10::intrusive_ptr<Options> getBackendOptions() { return options_; }
+  void enableCollectivesTiming() {}  // profilers have the times already
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   void setSequenceNumberForGroup() override {}
-  void setTimeout(std::chrono::milliseconds timeout) override {
+  void setTimeout(std::chrono::milliseconds timeout) {
     check(dt_comm_set_timeout(comm_, timeout.count()));
     if (gpu_opened_.load()) check(dt_comm_set_timeout(gpu_comm_, timeout.count()));
     options_->timeout = timeout;
@@ -91,7 +91,7 @@ class Backend final : public c10d::Backend {
       return run(call, tensors, tensors, options);
     });
   }
-  WorkPtr allreduce_sparse(Tensors1& tensors, const c10d::AllreduceOptions& options) override {
+  WorkPtr allreduce_sparse(Tensors1& tensors, const c10d::AllreduceOptions& options) {
     return allreduce(tensors, options);
   }
   WorkPtr allreduce_coalesced(Tensors1& tensors,
@@ -137,7 +137,7 @@ class Backend final : public c10d::Backend {
     return allgather_into_tensor_coalesced(outputs, inputs, options);
   }
   WorkPtr allgather_into_tensor_coalesced(Tensors1& outputs, Tensors1& inputs,
-                                          const c10d::AllgatherOptions& options) override {
+                                          const c10d::AllgatherOptions& options) {
     return operation(c10d::OpType::_ALLGATHER_BASE, "dt:_all_gather_base", [&](Call& call) {
       for (size_t i = 0; i < inputs.size(); ++i) {
         const Elements elements = moved(inputs[i]);
@@ -203,7 +203,7 @@ class Backend final : public c10d::Backend {
     return reduce_scatter_tensor_coalesced(outputs, inputs, options);
   }
   WorkPtr reduce_scatter_tensor_coalesced(Tensors1& outputs, Tensors1& inputs,
-                                          const c10d::ReduceScatterOptions& options) override {
+                                          const c10d::ReduceScatterOptions& options) {
     return operation(
         c10d::OpType::_REDUCE_SCATTER_BASE, "dt:_reduce_scatter_base", [&](Call& call) {
           for (size_t i = 0; i < inputs.size(); ++i) {
@@ -276,7 +276,7 @@ class Backend final : public c10d::Backend {
     });
   }
 
-  bool supportsCoalescing() const override { return true; }
+  bool supportsCoalescing() const { return true; }
   void startCoalescing() override {
     // One may be open: torch does not end a batch after an exception in it.
     end_batch(error_of(DT_ERR_INVALID_STATE, "a batch was not ended before the next one began"));
@@ -285,7 +285,8 @@ class Backend final : public c10d::Backend {
     batching_thread_ = std::this_thread::get_id();
     batch_error_ = nullptr;
   }
-  WorkPtr endCoalescing() override {
+  void endCoalescing(std::vector<WorkPtr>& /*works*/) { endCoalescing(); }  // of 2.0
+  WorkPtr endCoalescing() {
     std::vector<c10::intrusive_ptr<GpuWork>> grouped;
     Batch::Works works;
     {
@@ -337,15 +338,14 @@ class Backend final : public c10d::Backend {
     });
   }
 
-  // DDP and FSDP2 ask here for memory where the program wishes it. Releases before 2.7 do not, and
-  // their base has no such functions: hence no `override`.
+  // DDP and FSDP2 ask here for memory where the program wishes it, since 2.7.
   bool supportsTensorAlloc(c10::DeviceIndex device) { return size_ > 1 && device < 0; }
   Tensor allocateTensor(long size, at::TensorOptions options) {
     return shared_memory_->allocate(size, options);
   }
 
-  void abort() override { call_group("abort"); }
-  void shutdown() override { call_group("shutdown"); }
+  void abort() { call_group("abort"); }
+  void shutdown() { call_group("shutdown"); }
 
  private:
   void gather_all(Call& call, const Tensors1& outputs, const Tensor& input) const {
@@ -369,12 +369,12 @@ class Backend final : public c10d::Backend {
               const SomeOptions& options) {
     call.tensors.results = results;
     for (dt_collective& each : call.operations) each.timeout_ms = limit_ms(options);
-    if (call.on_gpu()) return run_on_gpu(call, inputs, options.asyncOp);
+    if (call.on_gpu()) return run_on_gpu(call, inputs, is_async(options));
     auto work = c10::make_intrusive<Work>(rank_, call.type, call.title, inputs,
                                           std::move(call.tensors), completions_, pending_);
     pending_->sweep();
     sequence_ += call.operations.size();
-    if (!options.asyncOp) {
+    if (!is_async(options)) {
       for (const auto& each : call.operations) check(dt_collective_launch(comm_, &each, nullptr));
       work->settle(nullptr);
       return work;  // no part of a batch, which an exception may have left open for ever
@@ -502,6 +502,23 @@ class Backend final : public c10d::Backend {
     pybind11::handle(group_).attr(method)();
   }
 
+  static c10::intrusive_ptr<Options> options_of(int64_t timeout_ms, const std::string& name) {
+    auto made = c10::make_intrusive<Options>("dt", std::chrono::milliseconds(timeout_ms));
+    set_group_name(*made, name);
+    return made;
+  }
+  /** Since 2.5. */
+  template <class SomeOptions>
+  static void set_group_name(SomeOptions& options, const std::string& name) {
+    if constexpr (requires { options.group_name; }) options.group_name = name;
+  }
+  /** Whether the program goes on before the operation is done. Older releases do not tell all
+   * operations, and then wait() instead. */
+  template <class SomeOptions>
+  static bool is_async(const SomeOptions& options) {
+    if constexpr (requires { options.asyncOp; }) return options.asyncOp;
+    return true;
+  }
   /** 0: the communicator's. */
   template <class SomeOptions>
   static int64_t limit_ms(const SomeOptions& options) {
@@ -519,7 +536,7 @@ class Backend final : public c10d::Backend {
     if (grouped_.empty()) return;
     throw_error(DT_ERR_INVALID_STATE,
                 std::string(call.title) + " on rank " + std::to_string(rank_) + " of group \"" +
-                    options_->group_name +
+                    name_ +
                     "\": another thread has begun a batch of operations on the GPU; call this "
                     "after its end, or in another group");
   }
@@ -560,6 +577,7 @@ class Backend final : public c10d::Backend {
   const c10::intrusive_ptr<Options> options_;
   const std::shared_ptr<SharedMemory> shared_memory_;
   PyObject* const group_;  ///< a Group of _process_group.py
+  const std::string name_;
   const std::shared_ptr<Completions> completions_ = std::make_shared<Completions>();
   const std::shared_ptr<Pending> pending_ = std::make_shared<Pending>();  ///< in host memory
   std::mutex keeping_;
@@ -598,6 +616,8 @@ PYBIND11_MODULE(dt_c10d, module) {
   pybind11::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(module, "Backend")
       .def(pybind11::init<int, int, pybind11::object, std::shared_ptr<Messages>, std::vector<int>,
                           int64_t, std::string, int64_t>())
+      .def("abort", &Backend::abort)        // not in classes of
+      .def("shutdown", &Backend::shutdown)  // releases before 2.7
       // torch calls it on ranks outside of a new group; they have nothing to do.
       .def("perform_nocolor_split", [](Backend&, const pybind11::object&) {});
 }

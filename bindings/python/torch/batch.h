@@ -20,7 +20,7 @@ class Batch final : public c10d::Work {
   using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
   Batch(int rank, Works works)
-      : c10d::Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
+      : c10d::Work(rank, c10d::OpType::UNKNOWN), works_(std::move(works)) {}
 
   bool isCompleted() override {
     bool all = true;

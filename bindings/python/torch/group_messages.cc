@@ -103,7 +103,7 @@ struct GroupMessages::Signal {
   at::Tensor memory = at::zeros({3}, at::kLong);
   MessagePtr message;
 
-  int64_t& at(int64_t index) { return memory.mutable_data_ptr<int64_t>()[index]; }
+  int64_t& at(int64_t index) { return memory.data_ptr<int64_t>()[index]; }
   bool is(What what, int64_t call) { return at(0) == what && at(1) == call; }
 };
 

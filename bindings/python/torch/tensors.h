@@ -38,20 +38,20 @@ inline std::optional<dt_dtype> dtype_of(at::ScalarType type) {
     case at::kByte: return DT_U8;
     case at::kBool: return DT_BOOL;
     case at::kShort: return DT_I16;
-    case at::kUInt16: return DT_U16;
     case at::kInt: return DT_I32;
-    case at::kUInt32: return DT_U32;
     case at::kLong: return DT_I64;
-    case at::kUInt64: return DT_U64;
     case at::kHalf: return DT_F16;
     case at::kBFloat16: return DT_BF16;
     case at::kFloat: return DT_F32;
     case at::kDouble: return DT_F64;
-    case at::ScalarType::Float8_e5m2:
-    case at::ScalarType::Float8_e5m2fnuz: return DT_F8E5M2;
     default: break;
   }
-  if (c10::isFloat8Type(type)) return DT_F8E4M3;  // dt moves every variant alike
+  const std::string_view name = c10::toString(type);  // older releases lack the constants
+  if (name == "UInt16") return DT_U16;
+  if (name == "UInt32") return DT_U32;
+  if (name == "UInt64") return DT_U64;
+  if (name.starts_with("Float8_e5m2")) return DT_F8E5M2;
+  if (name.starts_with("Float8")) return DT_F8E4M3;  // dt moves every variant alike
   return std::nullopt;
 }
 
@@ -90,11 +90,12 @@ inline Elements reduced(const at::Tensor& tensor, const c10d::ReduceOp& op) {
     if (found.op != DT_SUM && found.op != DT_AVG) refuse("such reduction");
     found.dtype = *dtype_of(c10::toRealValueType(type));
     found.factor = 2;
-  } else if (c10::isFloat8Type(type)) {  // dt moves them, and reduces none
-    found.type = at::kFloat;
-    found.dtype = DT_F32;
   } else if (const auto dtype = dtype_of(type)) {
     found.dtype = *dtype;
+    if (*dtype == DT_F8E4M3 || *dtype == DT_F8E5M2) {  // dt moves them, and reduces none
+      found.type = at::kFloat;
+      found.dtype = DT_F32;
+    }
   } else {
     refuse("reduction");
   }
@@ -136,11 +137,11 @@ class Call {
                     std::string(title) + ": a tensor that takes the result has several elements " +
                         "at one place, as expand() makes it; give tensor.contiguous()");
       }
-      if (total == 0) first = static_cast<const char*>(each.const_data_ptr());
+      if (total == 0) first = static_cast<const char*>(each.data_ptr());
       whole = whole && each.scalar_type() == type && each.is_contiguous() && !each.is_conj() &&
               !each.is_neg() &&
               (each.numel() == 0 ||
-               each.const_data_ptr() == first + total * static_cast<int64_t>(each.element_size()));
+               each.data_ptr() == first + total * static_cast<int64_t>(each.element_size()));
       total += each.numel();
     }
     if (whole) {

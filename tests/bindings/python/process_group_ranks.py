@@ -25,7 +25,8 @@ def case_collectives(dist, torch, rank, size):
     anywhere = torch.tensor([rank == 0, False])
     dist.all_reduce(anywhere)
     assert anywhere.tolist() == [True, False]
-    for dtype in (torch.bool, torch.int16, torch.complex128, torch.float8_e4m3fn, torch.uint16):
+    for dtype in (torch.bool, torch.int16, torch.complex128, torch.float8_e4m3fn,
+                  getattr(torch, "uint16", torch.bool)):
         moved = torch.tensor([rank == 0] * 5).to(torch.float32).to(dtype)
         dist.broadcast(moved, 0)
         assert moved.to(torch.float32).tolist() == [1.0] * 5, dtype
@@ -87,9 +88,10 @@ def case_wrong_sizes(dist, torch, rank, size):
 
 def case_types(dist, torch, rank, size):
     ranks = range(size)
-    every = [torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64,
-             torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64,
-             torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2]
+    later = [getattr(torch, name) for name in ("uint16", "uint32", "uint64") if hasattr(torch, name)]
+    every = [*later, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
+             torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.float8_e4m3fn,
+             torch.float8_e5m2]
     for dtype in every:
         sums = torch.tensor([1 + rank] * 5).to(dtype)
         dist.all_reduce(sums)
@@ -288,7 +290,10 @@ def case_again(dist, torch, rank, size):
         dist.destroy_process_group()
         dist.init_process_group("dt", init_method=f"file://{sys.argv[4]}/again{each}", rank=rank, world_size=size)
     dist.barrier()
-    dist.distributed_c10d._abort_process_group()
+    if hasattr(dist.group.WORLD, "abort"):
+        dist.distributed_c10d._abort_process_group()
+    else:
+        dist.destroy_process_group()
     assert not dist.is_initialized()
     dist.init_process_group("dt", init_method=f"file://{sys.argv[4]}/last", rank=rank, world_size=size)
     one = torch.ones(1)
@@ -687,6 +692,8 @@ def run_rank(name, rank, size, folder):
     import torch
     import torch.distributed as dist
     torch.set_num_threads(1)
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14):
+        import dt.torch  # which later releases find by themselves
     if "WITHOUT_COMPILER" in os.environ:
         from dt import _extension
         def fail():

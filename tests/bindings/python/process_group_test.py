@@ -2,6 +2,7 @@
 """The backend "dt" of torch.distributed on 2 to 4 ranks, each a process of process_group_ranks.py; in C++ and in
 Python."""
 
+import importlib.metadata
 import importlib.util
 import os
 import signal
@@ -13,6 +14,13 @@ import unittest
 
 LIMIT_S = 200
 RANK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "process_group_ranks.py")
+RELEASE = (0, 0)
+if importlib.util.find_spec("torch") is not None:
+    RELEASE = tuple(int(each) for each in importlib.metadata.version("torch").split(".")[:2])
+
+
+def since(major, minor):
+    return unittest.skipIf((major, minor) > RELEASE, f"PyTorch has it since {major}.{minor}")
 
 
 class ProcessGroupTest(unittest.TestCase):
@@ -66,10 +74,12 @@ class ProcessGroupTest(unittest.TestCase):
         for size in (2, 3):
             self.all_pass("reductions", size)
 
+    @since(2, 4)
     def test_batches(self):
         for size in (2, 3):
             self.all_pass("batches", size)
 
+    @since(2, 4)
     def test_batches_that_an_exception_ends(self):
         self.all_pass("refused_batches", 3)
 
@@ -85,19 +95,23 @@ class ProcessGroupTest(unittest.TestCase):
     def test_split_groups(self):
         self.all_pass("splits", 3)
 
+    @since(2, 14)
     def test_monitored_barrier_names_the_missing(self):
         for size in (2, 3):
             self.all_pass("monitored", size)
 
+    @since(2, 14)
     def test_monitored_barrier_after_a_rank_gave_up(self):
         self.all_pass("given_up", 3)
 
+    @since(2, 14)
     def test_monitored_barrier_names_the_killed(self):
         *others, killed = self.run_case("barrier_killed", 3)
         self.assertEqual(killed[1], -signal.SIGKILL)
         for text, status in others:
             self.assertEqual(status, 0, text)
 
+    @since(2, 4)
     def test_a_group_with_the_name_of_a_destroyed_one(self):
         self.all_pass("same_name", 2)
 
@@ -115,12 +129,14 @@ class ProcessGroupTest(unittest.TestCase):
     def test_a_send_that_nobody_receives_fails_alone(self):
         self.all_pass("untaken", 2)
 
+    @since(2, 7)
     def test_abort_reaches_all_ranks(self):
         self.all_pass("aborted", 3)
 
     def test_a_group_after_another(self):
         self.all_pass("again", 2)
 
+    @since(2, 4)
     def test_a_group_has_its_name_in_errors(self):
         self.all_pass("names", 2)
 
@@ -130,6 +146,7 @@ class ProcessGroupTest(unittest.TestCase):
     def test_all_ranks_hear_why_rank_0_makes_no_group(self):
         self.all_pass("rank_0_fails", 2)
 
+    @since(2, 15)
     def test_one_rank_without_a_compiler(self):
         self.all_pass("without_compiler", 3)
 
@@ -165,6 +182,7 @@ class ProcessGroupTest(unittest.TestCase):
             self.assertIn("DistBackendError", text)
             self.assertNotIn("AssertionError", text)
 
+    @since(2, 7)
     def test_an_abort_without_the_store(self):
         killed, *others = self.run_case("store_killed", 2)
         self.assertEqual(killed[1], -signal.SIGKILL)
@@ -189,6 +207,7 @@ class ProcessGroupTest(unittest.TestCase):
             self.assertEqual(status, 0, text)
 
 
+@since(2, 15)
 class WithoutCompilerTest(ProcessGroupTest):
     """The same with the backend in Python, which has no batches, no splits and no shared memory for tensors."""
 
@@ -202,10 +221,9 @@ class WithoutCompilerTest(ProcessGroupTest):
 
 
 def why_not():
-    if importlib.util.find_spec("torch") is None:
+    if RELEASE == (0, 0):
         return "PyTorch is not here"
-    from torch import __version__ as version  # pylint: disable=import-outside-toplevel
-    return f"PyTorch is {version}, older than 2" if int(version.partition(".")[0]) < 2 else ""
+    return f"PyTorch is {importlib.metadata.version('torch')}, older than 2" if RELEASE < (2, 0) else ""
 
 
 if __name__ == "__main__":
