@@ -92,6 +92,7 @@ class ProcessGroupTest(unittest.TestCase):
     def test_a_rank_that_cannot_say_farewell_leaves(self):
         self.all_pass("no_farewell", 2)
 
+    @since(2, 14)
     def test_split_groups(self):
         self.all_pass("splits", 3)
 
@@ -118,6 +119,7 @@ class ProcessGroupTest(unittest.TestCase):
     def test_where_no_thread_can_be_started(self):
         self.all_pass("no_thread", 2)
 
+    @since(2, 4)
     def test_shrink_without_a_lost_rank(self):
         self.all_pass("shrunk_whole", 3)
 
