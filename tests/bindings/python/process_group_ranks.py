@@ -15,6 +15,12 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import process_group_messages
 
 
+def later_types(torch):
+    """Those that releases before 2.3 lack in part."""
+    names = ("uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2")
+    return [getattr(torch, name) for name in names if hasattr(torch, name)]
+
+
 def case_collectives(dist, torch, rank, size):
     ranks = range(size)
     for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.int16, torch.complex64):
@@ -25,8 +31,7 @@ def case_collectives(dist, torch, rank, size):
     anywhere = torch.tensor([rank == 0, False])
     dist.all_reduce(anywhere)
     assert anywhere.tolist() == [True, False]
-    for dtype in (torch.bool, torch.int16, torch.complex128, torch.float8_e4m3fn,
-                  getattr(torch, "uint16", torch.bool)):
+    for dtype in (torch.bool, torch.int16, torch.complex128, *later_types(torch)):
         moved = torch.tensor([rank == 0] * 5).to(torch.float32).to(dtype)
         dist.broadcast(moved, 0)
         assert moved.to(torch.float32).tolist() == [1.0] * 5, dtype
@@ -88,10 +93,8 @@ def case_wrong_sizes(dist, torch, rank, size):
 
 def case_types(dist, torch, rank, size):
     ranks = range(size)
-    later = [getattr(torch, name) for name in ("uint16", "uint32", "uint64") if hasattr(torch, name)]
-    every = [*later, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
-             torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.float8_e4m3fn,
-             torch.float8_e5m2]
+    every = [*later_types(torch), torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
+             torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128]
     for dtype in every:
         sums = torch.tensor([1 + rank] * 5).to(dtype)
         dist.all_reduce(sums)

@@ -63,6 +63,7 @@ class ProcessGroupTest(unittest.TestCase):
     def test_memory_of_works_that_have_ended(self):
         self.all_pass("memory", 2)
 
+    @since(2, 1)
     def test_groups_of_some_ranks(self):
         self.all_pass("groups", 3)
 
