@@ -84,6 +84,7 @@ class ProcessGroupTest(unittest.TestCase):
     def test_batches_that_an_exception_ends(self):
         self.all_pass("refused_batches", 3)
 
+    @since(2, 1)
     def test_threads_beside_a_batch(self):
         self.all_pass("threads_and_batches", 2)
 
@@ -124,6 +125,7 @@ class ProcessGroupTest(unittest.TestCase):
     def test_shrink_without_a_lost_rank(self):
         self.all_pass("shrunk_whole", 3)
 
+    @since(2, 1)
     def test_a_rank_that_is_lost_in_a_shrink(self):
         *others, _, _ = self.run_case("lost_in_shrink", 4)
         for text, status in others:
