@@ -15,6 +15,10 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import process_group_messages
 
 
+def release(torch):
+    return tuple(map(int, torch.__version__.split(".")[:2]))
+
+
 def later_types(torch):
     """Those that releases before 2.3 lack in part."""
     names = ("uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2")
@@ -166,7 +170,9 @@ def case_groups(dist, torch, rank, size):
     halves = [dist.new_group([each for each in range(size) if each % 2 == part]) for part in range(2)]
     beside = dist.new_group(backend="gloo")
     # Made by its members alone; torch counts it in the names of what they make later.
-    both = dist.new_group([0, 1], use_local_synchronization=True) if rank < 2 else None
+    # From 2.6 to 2.13 its members may give it different names, and wait for each other, as with gloo.
+    named_alike = not (2, 6) <= release(torch) < (2, 14)
+    both = dist.new_group([0, 1], use_local_synchronization=True) if rank < 2 and named_alike else None
     value = torch.tensor([1.0 + rank])
     if rank in (0, size - 1):
         dist.all_reduce(value, group=pair)
@@ -695,7 +701,7 @@ def run_rank(name, rank, size, folder):
     import torch
     import torch.distributed as dist
     torch.set_num_threads(1)
-    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14):
+    if release(torch) < (2, 14):
         import dt.torch  # which later releases find by themselves
     if "WITHOUT_COMPILER" in os.environ:
         from dt import _extension
