@@ -128,7 +128,7 @@ def _command(out: str) -> List[str]:
     root = os.path.dirname(os.path.abspath(torch.__file__))
     found = [os.path.join(root, "include"), os.path.join(root, "include", "torch", "csrc", "api", "include"),
              headers]
-    # Its classes are known only to code that says the same of its ABI (pybind11).
+    # pybind11 shares PyTorch's classes only with code that was compiled with the same three values.
     abi = {name: getattr(torch._C, f"_PYBIND11_{name}", None) for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI")}
     return [*compiler.split(), "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",

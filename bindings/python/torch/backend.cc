@@ -616,8 +616,9 @@ PYBIND11_MODULE(dt_c10d, module) {
   pybind11::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(module, "Backend")
       .def(pybind11::init<int, int, pybind11::object, std::shared_ptr<Messages>, std::vector<int>,
                           int64_t, std::string, int64_t>())
-      .def("abort", &Backend::abort)        // not in classes of
-      .def("shutdown", &Backend::shutdown)  // releases before 2.7
+      // The base class has these two only since 2.7.
+      .def("abort", &Backend::abort)
+      .def("shutdown", &Backend::shutdown)
       // torch calls it on ranks outside of a new group; they have nothing to do.
       .def("perform_nocolor_split", [](Backend&, const pybind11::object&) {});
 }
