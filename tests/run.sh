@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# run.sh [MESON_SETUP_OPTIONS] [-- MESON_TEST_OPTIONS]: installs what is missing, builds, and runs all
-# tests. The last line counts them: "N passed, N failed, N skipped". A skipped test is named with its
-# reason.
+# run.sh [--all] [MESON_SETUP_OPTIONS] [-- MESON_TEST_OPTIONS]: installs what is missing, builds, and runs what a
+# change must pass; with --all also the rivals of `dt bench` and the variants of tests, as .ci/nightly does. The last
+# line counts the tests: "N passed, N failed, N skipped". A skipped test is named with its reason.
 # run.sh --quick [COMMIT]: builds and runs only the tests that cover the files changed since COMMIT
 # (default: where the branch left main; on main HEAD, or HEAD^ if nothing is changed); see quick.py.
 # run.sh --packages: only installs what is missing.
@@ -25,6 +25,7 @@ build=$root/build-tests
 setup=(--unity on --unity-size 40 -Ddebug=false -Dc_args=-g1 -Dcpp_args=-g1)
 case "${1:-}" in
   --packages) exit 0 ;;
+  --all) shift ;;
   --quick)
     # A build that exists is taken as it was configured; listing the tests only configures.
     if [ ! -f "$build/build.ninja" ]; then
@@ -38,5 +39,6 @@ case "${1:-}" in
     mapfile -t choice <<<"$choice"
     exec "$root/tests/build_and_test.sh" "$build" -- "${choice[@]}" </dev/null
     ;;
+  *) [[ " $* " == *" -- "* ]] || set -- "$@" -- --no-suite rivals --no-suite variants ;;
 esac
 exec "$root/tests/build_and_test.sh" "$build" "${setup[@]}" "$@" </dev/null
