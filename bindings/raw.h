@@ -813,10 +813,10 @@ inline void sampler_set_epoch(int64_t sampler, int64_t epoch) {
 inline int64_t sampler_length(int64_t sampler) { return ask<dt_sampler_length, int64_t>(sampler); }
 /** Indices as int64_t in native order. */
 inline Bytes sampler_indices(int64_t sampler, int64_t first, int64_t count) {
-  // What dt refuses needs no memory.
-  std::vector<int64_t> indices(
-      count > 0 && count <= sampler_length(sampler) ? static_cast<std::size_t>(count) : 1);
-  run<dt_sampler_indices>(sampler, first, count, indices.data());
+  // What dt refuses needs no memory, also where another thread has made the epoch longer by then.
+  const bool fits = count > 0 && count <= sampler_length(sampler);
+  std::vector<int64_t> indices(fits ? static_cast<std::size_t>(count) : 0);
+  run<dt_sampler_indices>(sampler, first, count, fits ? indices.data() : nullptr);
   return {std::string(reinterpret_cast<const char*>(indices.data()),
                       count > 0 ? static_cast<std::size_t>(count) * sizeof(int64_t) : 0)};
 }

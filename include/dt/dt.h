@@ -1021,7 +1021,8 @@ DT_API dt_status dt_reduce_scatter(dt_comm* comm, const void* send, void* recv, 
  *                     send_offsets.
  * @param send_offsets [size] where they begin in `send`, in elements; NULL: one behind the other,
  *                     in rank order. May differ between ranks.
- * @param recv         [send_counts[rank]] elements; may be send + send_offsets[rank].
+ * @param recv         [send_counts[rank]] elements; may be send + send_offsets[rank] where no other
+ *                     block overlaps this one.
  * @param dtype        of the elements.
  * @param op           the reduction.
  * @param stream       as in dt_allreduce().

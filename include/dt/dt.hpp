@@ -145,6 +145,13 @@ inline void check(dt_status status) {
   throw Error(DT_ERR_INVALID_ARGUMENT, no_info(), message);
 }
 
+/** For a function that takes text up to the first NUL: it would read a shorter one. */
+inline const char* c_text(const std::string& text) {
+  if (text.find('\0') != std::string::npos)
+    refuse("a text has a NUL after \"" + std::string(text.c_str()) + "\"; give one without");
+  return text.c_str();
+}
+
 /** Where NULL would mean none, and a closed object is a mistake. */
 template <class T>
 T* opened(T* handle, const char* what) {
@@ -180,7 +187,7 @@ std::string read_text(Read read) {
 inline std::vector<const char*> pointers_to(const std::vector<std::string>& strings) {
   std::vector<const char*> pointers;
   pointers.reserve(strings.size());
-  for (const std::string& text : strings) pointers.push_back(text.c_str());
+  for (const std::string& text : strings) pointers.push_back(detail::c_text(text));
   return pointers;
 }
 
@@ -283,14 +290,14 @@ class Config : public detail::Handle<dt_config, dt_config_destroy> {
   Config() { detail::check(dt_config_create(nullptr, &handle_)); }
   /** Reads `path` instead of ./dt.toml. */
   explicit Config(const std::string& path) {
-    detail::check(dt_config_create(path.c_str(), &handle_));
+    detail::check(dt_config_create(detail::c_text(path), &handle_));
   }
 
   void set(const std::string& key, const std::string& value) {
-    call(dt_config_set, key.c_str(), value.c_str());
+    call(dt_config_set, detail::c_text(key), detail::c_text(value));
   }
   std::string get(const std::string& key) const {
-    return detail::without_nul(read(dt_config_get, key.c_str()));
+    return detail::without_nul(read(dt_config_get, detail::c_text(key)));
   }
   /** JSON: {key: {"value":, "source":}}. */
   std::string dump() const { return detail::without_nul(read(dt_config_dump)); }
@@ -486,7 +493,7 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
     constexpr auto kElementBytes = static_cast<int64_t>(sizeof(T));
     // A product that does not fit becomes a size that dt refuses.
     return static_cast<T*>(
-        mem_alloc(count > INT64_MAX / kElementBytes ? -1 : count * kElementBytes));
+        mem_alloc(count < 0 || count > INT64_MAX / kElementBytes ? -1 : count * kElementBytes));
   }
   void mem_free(void* pointer) { call(dt_mem_free, pointer); }
 
@@ -668,7 +675,7 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
   /** Throws on all ranks unless they hold the same bytes. Collective. */
   void check_equal(const void* data, int64_t bytes, const std::string& name = {},
                    dt_stream stream = nullptr) {
-    call(dt_check_equal, data, bytes, name.empty() ? nullptr : name.c_str(), stream);
+    call(dt_check_equal, data, bytes, name.empty() ? nullptr : detail::c_text(name), stream);
   }
 
   /** Of each channel, over the batches of all ranks: [batch, channels, spatial] elements here. */
@@ -859,7 +866,7 @@ class Job : public detail::Handle<dt_job, dt_job_destroy> {
   /** Collective over these world ranks alone. See dt_comm_create(). */
   Comm create_comm(const std::vector<int32_t>& ranks, const std::string& name = "comm") {
     return Comm(ask<dt_comm*>(dt_comm_create, ranks.data(), static_cast<int32_t>(ranks.size()),
-                              name.c_str()));
+                              detail::c_text(name)));
   }
   /** Fails the job on every rank, with this message. */
   void abort(const std::string& message) { call(dt_abort, message.c_str()); }
@@ -878,7 +885,7 @@ class Job : public detail::Handle<dt_job, dt_job_destroy> {
   bool stop_requested() { return ask<int32_t>(dt_stop_requested) != 0; }
   /** Writes the last operations of this rank into a file below `directory`; empty: trace.dir. */
   void trace_dump(const std::string& directory = {}) {
-    call(dt_trace_dump, directory.empty() ? nullptr : directory.c_str());
+    call(dt_trace_dump, directory.empty() ? nullptr : detail::c_text(directory));
   }
   /** What this rank did so far, on all communicators and in all reducers. */
   dt_stats stats() const { return fill(dt_stats_init, dt_job_stats); }
@@ -896,15 +903,16 @@ class Job : public detail::Handle<dt_job, dt_job_destroy> {
   // The store. timeout_ms < 0: rendezvous.timeout_ms. Values are bytes.
 
   void store_set(const std::string& key, const std::string& value, int64_t timeout_ms = -1) {
-    call(dt_store_set, key.c_str(), value.data(), static_cast<int64_t>(value.size()), timeout_ms);
+    call(dt_store_set, detail::c_text(key), value.data(), static_cast<int64_t>(value.size()),
+         timeout_ms);
   }
   /** Waits until the key exists. */
   std::string store_get(const std::string& key, int64_t timeout_ms = -1) {
-    return read(dt_store_get, key.c_str(), timeout_ms);
+    return read(dt_store_get, detail::c_text(key), timeout_ms);
   }
   /** The number after the addition. */
   int64_t store_add(const std::string& key, int64_t delta, int64_t timeout_ms = -1) {
-    return ask<int64_t>(dt_store_add, key.c_str(), delta, timeout_ms);
+    return ask<int64_t>(dt_store_add, detail::c_text(key), delta, timeout_ms);
   }
   void store_wait(const std::vector<std::string>& keys, int64_t timeout_ms = -1) {
     const std::vector<const char*> names = detail::pointers_to(keys);
@@ -913,17 +921,18 @@ class Job : public detail::Handle<dt_job, dt_job_destroy> {
   /** Whether it was set. No `expected`: the key must be absent. */
   bool store_compare_set(const std::string& key, const std::optional<std::string>& expected,
                          const std::string& desired, int64_t timeout_ms = -1) {
-    return ask<int32_t>(dt_store_compare_set, key.c_str(), expected ? expected->data() : nullptr,
+    return ask<int32_t>(dt_store_compare_set, detail::c_text(key),
+                        expected ? expected->data() : nullptr,
                         expected ? static_cast<int64_t>(expected->size()) : 0, desired.data(),
                         static_cast<int64_t>(desired.size()), timeout_ms) != 0;
   }
   /** Whether the key was there. */
   bool store_delete(const std::string& key, int64_t timeout_ms = -1) {
-    return ask<int32_t>(dt_store_delete, key.c_str(), timeout_ms) != 0;
+    return ask<int32_t>(dt_store_delete, detail::c_text(key), timeout_ms) != 0;
   }
   /** Keys that begin with `prefix`, in byte order. */
   std::vector<std::string> store_list(const std::string& prefix, int64_t timeout_ms = -1) {
-    const std::string text = read(dt_store_list, prefix.c_str(), timeout_ms);
+    const std::string text = read(dt_store_list, detail::c_text(prefix), timeout_ms);
     std::vector<std::string> keys;
     for (std::size_t at = 0; at < text.size(); at += keys.back().size() + 1) {
       keys.emplace_back(text.c_str() + at);
@@ -967,7 +976,7 @@ class Job : public detail::Handle<dt_job, dt_job_destroy> {
   }
   /** `count` 0: the world size. */
   void store_barrier(const std::string& name, int32_t count = 0, int64_t timeout_ms = -1) {
-    call(dt_store_barrier, name.c_str(), count, timeout_ms);
+    call(dt_store_barrier, detail::c_text(name), count, timeout_ms);
   }
 };
 
@@ -1051,8 +1060,8 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
     call(dt_reducer_power_sgd, rows.data(), &options);
   }
   /** Errors that steps carry on; each rank needs a path of its own. load() is collective. */
-  void save(const std::string& path) { call(dt_reducer_save, path.c_str()); }
-  void load(const std::string& path) { call(dt_reducer_load, path.c_str()); }
+  void save(const std::string& path) { call(dt_reducer_save, detail::c_text(path)); }
+  void load(const std::string& path) { call(dt_reducer_load, detail::c_text(path)); }
   /** On: until it is off again, ready() adds to what the parameter has of this step, and completes
    * nothing. */
   void accumulate(bool on) { call(dt_reducer_accumulate, on ? 1 : 0); }
@@ -1118,7 +1127,8 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
     std::vector<dt_param> c_params;
     c_params.reserve(params.size());
     for (const Param& param : params) {
-      c_params.push_back(dt_param{param.count, param.name.empty() ? nullptr : param.name.c_str(),
+      c_params.push_back(dt_param{param.count,
+                                  param.name.empty() ? nullptr : detail::c_text(param.name),
                                   param.dtype, param.uses});
     }
     return c_params;
@@ -1204,7 +1214,7 @@ class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
     c_options.reducer = &gradients;
     c_options.granules = detail::one_each(options.granules, params.size(), kOneEach);
     c_options.units = detail::one_each(options.units, params.size(), kOneEach);
-    c_options.offload = options.offload.empty() ? nullptr : options.offload.c_str();
+    c_options.offload = options.offload.empty() ? nullptr : detail::c_text(options.offload);
     std::vector<int32_t> dims;
     std::vector<int64_t> shapes;
     for (const Param& param : params) {
@@ -1257,13 +1267,13 @@ class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
   void release(int32_t unit, dt_stream stream = nullptr) { call(dt_shard_release, unit, stream); }
   /** Writes the parameters to a file in the layout of safetensors. Collective. */
   void save(const std::string& path) {
-    call(dt_shard_save, static_cast<dt_optimizer*>(nullptr), path.c_str());
+    call(dt_shard_save, static_cast<dt_optimizer*>(nullptr), detail::c_text(path));
   }
   /** The same, with the state of the shard's optimizer. */
   void save(const std::string& path, const Optimizer& optimizer);
   /** Reads what save() wrote, with whatever number of ranks; gather() follows. Collective. */
   void load(const std::string& path) {
-    call(dt_shard_load, static_cast<dt_optimizer*>(nullptr), path.c_str());
+    call(dt_shard_load, static_cast<dt_optimizer*>(nullptr), detail::c_text(path));
   }
   /** The same, with the state of the shard's optimizer. */
   void load(const std::string& path, Optimizer& optimizer);
@@ -1312,11 +1322,11 @@ class Optimizer : public detail::Handle<dt_optimizer, dt_optimizer_destroy> {
 
 inline void Shard::save(const std::string& path, const Optimizer& optimizer) {
   call(dt_shard_save, detail::opened(optimizer.get_handle(), "Shard::save: optimizer"),
-       path.c_str());
+       detail::c_text(path));
 }
 inline void Shard::load(const std::string& path, Optimizer& optimizer) {
   call(dt_shard_load, detail::opened(optimizer.get_handle(), "Shard::load: optimizer"),
-       path.c_str());
+       detail::c_text(path));
 }
 
 /** With the defaults. */
@@ -1335,10 +1345,10 @@ class Named : public detail::Handle<dt_named, dt_named_destroy> {
 
   /** Returns when it is done; `one` is filled in as for Comm::launch(). */
   void submit(const std::string& name, const dt_collective& one) {
-    call(dt_named_submit, name.c_str(), &one, static_cast<dt_work**>(nullptr));
+    call(dt_named_submit, detail::c_text(name), &one, static_cast<dt_work**>(nullptr));
   }
   Work submit_async(const std::string& name, const dt_collective& one) {
-    return Work(ask<dt_work*>(dt_named_submit, name.c_str(), &one));
+    return Work(ask<dt_work*>(dt_named_submit, detail::c_text(name), &one));
   }
   /** In place. */
   void allreduce(const std::string& name, View data, dt_reduce_op op = DT_SUM) {
@@ -1410,7 +1420,7 @@ class Outer : public detail::Handle<dt_outer, dt_outer_destroy> {
         const OuterOptions& options = OuterOptions()) {
     std::vector<dt_outer_param> c_params;
     for (const OuterParam& param : params) {
-      c_params.push_back({param.data, param.count, param.name.c_str(), param.dtype, 0});
+      c_params.push_back({param.data, param.count, detail::c_text(param.name), param.dtype, 0});
     }
     detail::check(dt_outer_create(comm.get_handle(), c_params.data(),
                                   detail::count32(c_params.size()), &options, &handle_));
@@ -1423,8 +1433,8 @@ class Outer : public detail::Handle<dt_outer, dt_outer_destroy> {
   int64_t steps() const { return ask<int64_t>(dt_outer_steps); }
   /** Goes on over another communicator. */
   void move(const Comm& comm) { call(dt_outer_move, comm.get_handle()); }
-  void save(const std::string& path) { call(dt_outer_save, path.c_str()); }
-  void load(const std::string& path) { call(dt_outer_load, path.c_str()); }
+  void save(const std::string& path) { call(dt_outer_save, detail::c_text(path)); }
+  void load(const std::string& path) { call(dt_outer_load, detail::c_text(path)); }
 };
 
 /** What this process is in a job with parameter servers. */
@@ -1555,7 +1565,7 @@ class Ps : public detail::Handle<dt_ps, dt_ps_destroy> {
   /** Name, rows and columns go before those of `spec`. */
   PsVariable variable(const std::string& name, int64_t rows, int32_t columns,
                       PsSpec spec = PsSpec()) {
-    spec.name = name.c_str();
+    spec.name = detail::c_text(name);
     spec.rows = rows;
     spec.columns = columns;
     return {handle_, ask<int32_t>(dt_ps_variable, &spec), rows, columns};

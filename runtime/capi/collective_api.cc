@@ -316,9 +316,28 @@ class Launch {
                                                    : out_.blocks->incoming[own].offset;
       allowed = place * element_;
     }
+    if (kind_.kind == Kind::kReduceScatterv) DT_TRY(check_own_block(allowed, recv_bytes));
     return send_is_whole
                ? check_overlap(call_, out_.send, send_bytes, out_.recv, recv_bytes, allowed)
                : check_overlap(call_, out_.recv, recv_bytes, out_.send, send_bytes, allowed);
+  }
+
+  /// In place, the result of this rank's reduce would change what a later one reads.
+  Status check_own_block(int64_t own_offset, int64_t own_bytes) const {
+    if (own_bytes == 0 || static_cast<const char*>(out_.send) + own_offset != out_.recv) return {};
+    const std::vector<collective::Extent>& blocks = out_.blocks->outgoing;
+    const collective::Extent& own = blocks[static_cast<size_t>(rank_)];
+    for (int32_t rank = 0; rank < size_; ++rank) {
+      const collective::Extent& other = blocks[static_cast<size_t>(rank)];
+      if (rank == rank_ || other.count == 0) continue;
+      if (other.offset >= own.end() || own.offset >= other.end()) continue;
+      return call_.invalid(
+          "%s is in place, and this rank's block, %lld elements at %lld, overlaps that of rank %d, "
+          "%lld at %lld; give another array for the result",
+          recv_name_, static_cast<long long>(own.count), static_cast<long long>(own.offset), rank,
+          static_cast<long long>(other.count), static_cast<long long>(other.offset));
+    }
+    return {};
   }
 
   const Call& call_;

@@ -469,4 +469,24 @@ TEST_CASE("group work: in C++ a Work, and none after an exception inside the gro
   }));
 }
 
+TEST_CASE("C++: a text with a NUL and a negative count are refused") {
+  const std::string longer("key\0x", 5);
+  dt::Config config;
+  CHECK_THROWS_WITH_AS(config.set(longer, "1"), "a text has a NUL after \"key\"; give one without",
+                       dt::Error);
+  CHECK_THROWS_WITH_AS(config.set("job.id", longer),
+                       "a text has a NUL after \"key\"; give one without", dt::Error);
+  require_all_ok(run_ranks(1, [](const Rank& rank) -> dt_status {
+    dt_comm* same = nullptr;
+    RANK_TRY(dt_comm_split(rank.world, 0, 0, &same));
+    dt::Comm comm(same);
+    try {
+      (void)comm.alloc<double>(INT64_MIN / 4 + 1);  // times 8 it would be 8
+      return DT_ERR_INTERNAL;
+    } catch (const dt::Error& error) {
+      return error.status() == DT_ERR_INVALID_ARGUMENT ? DT_OK : DT_ERR_INTERNAL;
+    }
+  }));
+}
+
 }  // namespace dt_test::group_test

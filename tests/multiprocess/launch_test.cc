@@ -157,6 +157,29 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("launch: blocks of reduce_scatterv may overlap, but not in place") {
+  const int64_t counts[] = {2, 2};
+  const int64_t offsets[] = {0, 1};
+  require_all_ok(run_ranks(2, [&](const Rank& rank) -> dt_status {
+    const int64_t given[] = {1, 2, 3};
+    int64_t result[2] = {};
+    RANK_TRY(dt_reduce_scatterv(rank.world, given, counts, offsets, result, DT_I64, DT_SUM, nullptr,
+                                nullptr));
+    const int64_t first = rank.rank == 0 ? 2 : 4;
+    return result[0] == first && result[1] == first + 2 ? DT_OK : DT_ERR_INTERNAL;
+  }));
+  const auto outcomes = run_ranks(2, [&](const Rank& rank) -> dt_status {
+    int64_t given[] = {1, 2, 3};
+    return dt_reduce_scatterv(rank.world, given, counts, offsets, given + rank.rank, DT_I64, DT_SUM,
+                              nullptr, nullptr);
+  });
+  for (const Outcome& outcome : outcomes) {
+    INFO(outcome.message);
+    CHECK(outcome.status == DT_ERR_INVALID_ARGUMENT);
+    CHECK(contains(outcome.message, "recv is in place, and this rank's block, 2 elements at "));
+  }
+}
+
 TEST_CASE("launch: ranks that disagree about the counts of reduce_scatterv get MISMATCH") {
   const auto outcomes = run_ranks(2, [](const Rank& rank) -> dt_status {
     const int64_t counts[] = {3, 4 + rank.rank};

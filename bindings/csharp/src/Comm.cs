@@ -222,7 +222,8 @@ namespace Dt
             Blocks recvBlocks = default(Blocks))
         {
             Call call = new Call(this, kind, send, recv, op, peer, sendBlocks, recvBlocks);
-            bool held = send.HasOwner || recv.HasOwner || call.custom != null;
+            // One by a name ends with its Named, which the program need not keep.
+            bool held = named != null || send.HasOwner || recv.HasOwner || call.custom != null;
             if (held) Completions.Prepare();
             Pending pending = new Pending(this, channel);
             Work work = new Work(pending, token);

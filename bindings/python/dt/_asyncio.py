@@ -9,6 +9,8 @@ import select
 import weakref
 from typing import Any, Dict
 
+from ._errors import UnsupportedError
+
 _EDGES = select.EPOLLIN | select.EPOLLET
 
 
@@ -88,5 +90,8 @@ def completion(work: Any) -> "asyncio.Future[Any]":
         except NotImplementedError:  # a loop that watches no file descriptors
             return loop.run_in_executor(None, work.wait)
     future: "asyncio.Future[None]" = loop.create_future()
-    waker.add(work, future)
+    try:
+        waker.add(work, future)
+    except UnsupportedError:  # host.progress = caller: nothing rings, and a thread that waits advances the work
+        return loop.run_in_executor(None, work.wait)
     return future

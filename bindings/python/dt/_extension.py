@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import re
 import shlex
 import shutil
 import stat
@@ -16,7 +17,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from typing import Any, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 import torch
 
@@ -25,6 +26,7 @@ from . import _raw
 _NAME = "dt_c10d"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _COMPILING_S = 600.0  # of one rank, while others of the host wait
+_STUCK_S = 1800.0  # a compiler that has not ended by then does not end
 _lock = threading.Lock()
 _loaded: Optional[Any] = None
 
@@ -33,11 +35,18 @@ def _sources() -> List[str]:
     return sorted(glob.glob(os.path.join(_HERE, "torch_source", "*")))
 
 
+def _pybind11_abi() -> Dict[str, str]:
+    """pybind11 shares PyTorch's classes only with code that was compiled with the same three values."""
+    return {name: getattr(torch._C, f"_PYBIND11_{name}", None) or ""
+            for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI")}
+
+
 def _key() -> str:
     """All that the result depends on."""
     digest = hashlib.sha256()
     for text in (torch.__version__, str(torch._C._GLIBCXX_USE_CXX11_ABI), _raw.version(),
-                 str(sysconfig.get_config_var("SOABI")), platform.machine(), os.environ.get("CXX", "")):
+                 str(sysconfig.get_config_var("SOABI")), platform.machine(), os.environ.get("CXX", ""),
+                 *_pybind11_abi().values()):
         digest.update(text.encode() + b"\0")
     for path in [__file__, *_sources(), *sorted(glob.glob(os.path.join(_HERE, "include", "dt", "*")))]:
         with open(path, "rb") as file:
@@ -128,11 +137,9 @@ def _command(out: str) -> List[str]:
     root = os.path.dirname(os.path.abspath(torch.__file__))
     found = [os.path.join(root, "include"), os.path.join(root, "include", "torch", "csrc", "api", "include"),
              headers]
-    # pybind11 shares PyTorch's classes only with code that was compiled with the same three values.
-    abi = {name: getattr(torch._C, f"_PYBIND11_{name}", None) for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI")}
     return [*compiler.split(), "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
-            *(f'-DPYBIND11_{name}="{said}"' for name, said in abi.items() if said),
+            *(f'-DPYBIND11_{name}="{said}"' for name, said in _pybind11_abi().items() if said),
             f"-I{os.path.join(_HERE, 'include')}", *(f"-isystem{each}" for each in found),
             *(each for each in _sources() if each.endswith(".cc")), "-o", out,
             f"-L{os.path.join(root, 'lib')}", "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python", _libdt()]
@@ -147,11 +154,18 @@ def _build(out: str) -> None:
     os.close(handle)
     try:
         command = _command(beside)
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        try:
+            run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                                 timeout=_STUCK_S)
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(f"dt.torch: the compiler of the backend has not ended in {_STUCK_S:g} s; try the command "
+                               f"by hand: {shlex.join(command)}") from error
         if run.returncode != 0:
-            errors = [line for line in run.stderr.splitlines() if "error" in line] or [run.stderr]
+            errors = [line for line in run.stderr.splitlines()
+                      if re.search("error|cannot find|undefined reference", line)] or [run.stderr]
             raise RuntimeError(f"dt.torch: the backend does not compile for PyTorch {torch.__version__}: "
-                               f"{' / '.join(errors[:3])}; the command was: {shlex.join(command)}")
+                               f"{' / '.join(errors[:3])}; set CXX to a compiler that knows C++20, or see what the "
+                               f"command says by hand: {shlex.join(command)}")
         os.chmod(beside, 0o700)
         os.rename(beside, out)
     except BaseException:

@@ -91,7 +91,8 @@ class ReducerStatistics:
 
 _FORMATS: Dict[Dtype, Any] = {Dtype.F32: "f", Dtype.F64: "d", Dtype.F16: "H", Dtype.BF16: "H",
                              Dtype.I32: "i", Dtype.I64: "q", Dtype.U8: "B", Dtype.I8: "b",
-                             Dtype.U16: "H", Dtype.I16: "h", Dtype.U32: "I", Dtype.U64: "Q"}
+                             Dtype.U16: "H", Dtype.I16: "h", Dtype.U32: "I", Dtype.U64: "Q",
+                             Dtype.BOOL: "?"}
 
 
 def row_indices(what: str, rows: Rows) -> Tuple[int, int, int, bool, Any]:

@@ -49,6 +49,7 @@ class Backend final : public c10d::Backend {
       // dt still uses the tensors: they stay.
       if (!each->isCompleted()) (void)each.release();
     }
+    if (!Py_IsInitialized()) return;  // the process ends
     const pybind11::gil_scoped_acquire gil;
     Py_DECREF(group_);
   }
@@ -282,7 +283,7 @@ class Backend final : public c10d::Backend {
     end_batch(error_of(DT_ERR_INVALID_STATE, "a batch was not ended before the next one began"));
     const std::lock_guard lock(keeping_);
     batch_ = std::make_shared<std::atomic<bool>>(true);
-    batching_thread_ = std::this_thread::get_id();
+    batching_thread_ = this_thread_number();
     batch_error_ = nullptr;
   }
   void endCoalescing(std::vector<WorkPtr>& /*works*/) { endCoalescing(); }  // of 2.0
@@ -291,12 +292,17 @@ class Backend final : public c10d::Backend {
     Batch::Works works;
     {
       const std::lock_guard lock(keeping_);
-      if (batch_ && batching_thread_ != std::this_thread::get_id()) {
+      if (batch_ && batching_thread_ != this_thread_number()) {
         throw_error(DT_ERR_INVALID_STATE,
                     "the batch of this thread is over, because another thread has begun one");
       }
       if (batch_error_) std::rethrow_exception(std::exchange(batch_error_, nullptr));
-      if (batch_) *batch_ = false;
+      if (!batch_) {
+        throw_error(DT_ERR_INVALID_STATE,
+                    "this thread has no open batch: another thread has begun and ended one since, "
+                    "which ended this thread's");
+      }
+      *batch_ = false;
       batch_.reset();
       works = std::exchange(batched_, {});
       grouped = std::exchange(grouped_, {});
@@ -525,7 +531,7 @@ class Backend final : public c10d::Backend {
     return std::max<int64_t>(0, options.timeout.count());
   }
   /** With keeping_ held: whether this thread's calls stand in a batch. */
-  bool in_batch() const { return batch_ && batching_thread_ == std::this_thread::get_id(); }
+  bool in_batch() const { return batch_ && batching_thread_ == this_thread_number(); }
   bool is_batching() {
     const std::lock_guard lock(keeping_);
     return in_batch();
@@ -560,12 +566,15 @@ class Backend final : public c10d::Backend {
   }
   /** Forgets works on the GPU that are done. */
   void sweep_gpu() {
-    std::unique_lock lock(keeping_);
-    while (!pending_on_gpu_.empty()) {
-      const auto oldest = pending_on_gpu_.front();
-      lock.unlock();  // its callbacks may use the process group
-      if (!oldest->isCompleted()) return;
-      lock.lock();
+    for (;;) {
+      WorkPtr oldest;  // destroyed without the lock, like tensors of a Work
+      {
+        const std::lock_guard lock(keeping_);
+        if (pending_on_gpu_.empty()) return;
+        oldest = pending_on_gpu_.front();
+      }
+      if (!oldest->isCompleted()) return;  // without the lock: its callbacks may use the group
+      const std::lock_guard lock(keeping_);
       if (!pending_on_gpu_.empty() && pending_on_gpu_.front() == oldest) {
         pending_on_gpu_.pop_front();
       }
@@ -583,7 +592,7 @@ class Backend final : public c10d::Backend {
   std::mutex keeping_;
   std::deque<WorkPtr> pending_on_gpu_;        ///< under keeping_; holds tensors in use
   std::shared_ptr<std::atomic<bool>> batch_;  ///< under keeping_; null: none is open
-  std::thread::id batching_thread_;           ///< under keeping_; the one that began batch_
+  uint64_t batching_thread_ = 0;              ///< under keeping_; the one that began batch_
   Batch::Works batched_;                      ///< under keeping_
   std::exception_ptr batch_error_;  ///< under keeping_; why the last batch was ended early
   std::vector<c10::intrusive_ptr<GpuWork>> grouped_;  ///< under keeping_; of the open batch

@@ -40,7 +40,7 @@ class Batch final : public c10d::Work {
   }
   bool wait(std::chrono::milliseconds timeout) override {
     using std::chrono::milliseconds;
-    const auto end = std::chrono::steady_clock::now() + timeout;
+    const auto end = end_after(timeout);
     std::exception_ptr first;
     for (const auto& each : works_) {
       auto left = timeout;
@@ -56,6 +56,10 @@ class Batch final : public c10d::Work {
     }
     if (first) std::rethrow_exception(first);
     return true;
+  }
+  /** Later work of the current stream waits for those on a GPU. */
+  void synchronize() override {
+    for (const auto& each : works_) each->synchronize();
   }
   std::vector<at::Tensor> result() override {
     std::vector<at::Tensor> all;

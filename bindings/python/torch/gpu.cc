@@ -119,7 +119,7 @@ bool GpuWork::wait(std::chrono::milliseconds timeout) {
     const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
     if (end_) end_->block(cuda.getStream(behind_.device()));
   }
-  const auto end = std::chrono::steady_clock::now() + timeout;
+  const auto end = end_after(timeout);
   for (dt_work* const each : works_) {
     if (timeout == kNoTimeout) break;
     const auto left = std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now());

@@ -44,7 +44,7 @@ MessagePtr GroupMessages::send(Call& call, const Tensors1& tensors, int peer, in
   const void* const memory = call.memory(tensors[0], elements.type, true, false);
   const MessagePtr message = message_of(call, tensors);
   try {
-    message->send(header, memory, receiver, Clock::now() + timeout,
+    message->send(header, memory, receiver, end_after(timeout),
                   describe("send to rank ", std::to_string(peer), tag));
   } catch (...) {
     messages_->keep(message);
@@ -65,7 +65,7 @@ MessagePtr GroupMessages::receive(Call& call, const Tensors1& tensors, int peer,
   wanted->sources = any ? *ranks_ : std::vector<int>{member(call, peer)};
   wanted->memory = static_cast<char*>(call.memory(tensors[0], elements.type, false, true));
   wanted->bytes = tensors[0].numel() * elements.factor * dt_dtype_bytes(elements.dtype);
-  wanted->end = Clock::now() + timeout;
+  wanted->end = end_after(timeout);
   wanted->what = describe("recv from ", any ? "any rank" : "rank " + std::to_string(peer), tag);
   const MessagePtr message = message_of(call, tensors);
   message->receive(std::move(wanted), ranks_);
@@ -125,7 +125,7 @@ GroupMessages::Signal GroupMessages::receive_signal(int peer, Clock::time_point 
 
 void GroupMessages::monitored_barrier(Milliseconds timeout, bool wait_for_all) {
   if (ranks_->size() == 1) return;
-  const auto end = Clock::now() + timeout;
+  const auto end = end_after(timeout);
   if (rank_ == 0) {
     watch_barrier(end, timeout, wait_for_all);
     return;

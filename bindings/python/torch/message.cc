@@ -41,7 +41,7 @@ int Message::receiver() const {
 bool Message::in_use() const { return receiver() >= 0; }
 
 bool Message::poll(int64_t timeout_ms, std::exception_ptr& error) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  const auto end = end_after(std::chrono::milliseconds(timeout_ms));
   std::vector<dt_work*> left;
   for (;;) {
     if (messages_->advance(receive_.get())) {

@@ -193,9 +193,19 @@ void Messages::take(int peer) {
     message->header = header;
     message->bytes.assign(header.data, header.data + (small ? header.bytes : 0));
     message->whole = small;
+    if (!small) {
+      try {
+        message->bytes.resize(static_cast<size_t>(header.bytes));
+      } catch (const std::exception&) {  // and without the message no later one can be told apart
+        fail(error_of(DT_ERR_OUT_OF_MEMORY,
+                      "a message of " + std::to_string(header.bytes) + " bytes from rank " +
+                          std::to_string(peer) + " has no room in the memory of rank " +
+                          std::to_string(rank_) + "; post its receive before it is sent"));
+        return;
+      }
+    }
     if (!receive) arrived_.push_back(message);  // else it is lost
     if (!small) {
-      message->bytes.resize(static_cast<size_t>(header.bytes));
       receive_rest(header, peer, message->bytes.data(), {nullptr, message});
     }
   }
@@ -398,7 +408,7 @@ void Messages::leave(dt_comm* world, int64_t timeout_ms, const std::string& why)
 }
 
 void Messages::say_farewell(dt_comm* world, int64_t timeout_ms, const std::string& why) {
-  const auto end = Clock::now() + milliseconds(timeout_ms);
+  const auto end = end_after(milliseconds(timeout_ms));
   const std::vector<char> mine = open_pairs();
   std::array<char, kVotes> any{};
   any[0] = std::find(mine.begin(), mine.end(), 1) != mine.end() ? 1 : 0;
@@ -454,6 +464,16 @@ void Messages::close() {
   // dt still uses the memory of those that are not done: they stay.
   for (auto& each : kept_) (void)each.second.release();
   kept_.clear();
+  const auto under_way = [](dt_work* work) {
+    std::exception_ptr error;
+    return !is_done(work, error);
+  };
+  if (std::any_of(listening_.begin(), listening_.end(),
+                  [&](int peer) { return under_way(peers_[peer].work); }) ||
+      std::any_of(incoming_.begin(), incoming_.end(),
+                  [&](const Incoming& each) { return under_way(each.work); })) {
+    stays_ = shared_from_this();
+  }
 }
 
 }  // namespace dt::torch

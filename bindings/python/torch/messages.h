@@ -105,7 +105,8 @@ class Messages : public std::enable_shared_from_this<Messages> {
    * that still wait fail. Throws nothing, also where the communicator is broken. @param why what
    * ranks read that call something else. */
   void leave(dt_comm* world, int64_t timeout_ms, const std::string& why);
-  /** Receives that wait fail, and later ones are refused. */
+  /** Receives that wait fail, and later ones are refused. Where dt still moves a message, as after
+   * a shrink, this object stays until the process ends. */
   void close();
 
  private:
@@ -159,6 +160,7 @@ class Messages : public std::enable_shared_from_this<Messages> {
   bool running_ = false;          ///< serve()
   bool asleep_ = false;           ///< it waits for changed_
   bool closed_ = false;
+  std::shared_ptr<Messages> stays_;  ///< this, for ever: dt still writes to its memory
 };
 
 /** The work of a send or a receive. */

@@ -22,7 +22,7 @@ void Work::drop_results() {
 
 bool Work::poll(int64_t timeout_ms, std::exception_ptr& error) {
   using std::chrono::milliseconds;
-  const auto end = std::chrono::steady_clock::now() + milliseconds(timeout_ms);
+  const auto end = end_after(milliseconds(timeout_ms));
   try {
     for (dt_work* const each : works_) {
       int32_t done = 0;

@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 #include <dt/dt.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -68,6 +69,17 @@ inline std::exception_ptr error_of(dt_status status, const std::string& message)
 inline std::string text_of(const std::exception& error) {
   const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
   return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
+}
+/** So much later, also where a program means "never" by a time that no clock can hold. */
+inline std::chrono::steady_clock::time_point end_after(std::chrono::milliseconds timeout) {
+  constexpr std::chrono::hours kCentury{24 * 36500};
+  return std::chrono::steady_clock::now() + std::min<std::chrono::milliseconds>(timeout, kCentury);
+}
+/** Differs between threads, also from those that have ended. */
+inline uint64_t this_thread_number() {
+  static std::atomic<uint64_t> next = 0;
+  thread_local const uint64_t mine = next++;
+  return mine;
 }
 /** A thread of its own, without which `what` cannot be done. */
 template <class Body>

@@ -3,6 +3,7 @@ using System;
 using System.Collections.Generic;
 using System.IO;
 using System.Linq;
+using System.Runtime.InteropServices;
 using System.Threading;
 using System.Threading.Tasks;
 using Dt;
@@ -113,6 +114,13 @@ static class NamedTests
                 named.Under("w").AllReduce(new float[] { 1 });
                 each.job.StoreWait(new[] { "seen" });
             }
+            using (Named named = new Named(each.world))
+            {
+                each.job.StoreWait(new[] { "dropped over an address" });
+                float[] sum = { 1 };
+                named.Under("a").AllReduce(sum);
+                Suite.Check(sum[0] == 3, "it is carried out");
+            }
             return;
         }
         WeakReference array = null;
@@ -133,6 +141,16 @@ static class NamedTests
             return !array.IsAlive;
         }, "it is let go of");
         each.job.StoreSet("seen", new byte[0]);
+        float[] number = { 2 };
+        GCHandle pin = GCHandle.Alloc(number, GCHandleType.Pinned);
+        thread = new Thread(() =>
+            new Named(each.world).Under("a").AllReduceAsync(new Tensor(pin.AddrOfPinnedObject(), 1, Dtype.F32)));
+        thread.Start();
+        thread.Join();
+        Suite.Collect();
+        each.job.StoreSet("dropped over an address", new byte[0]);
+        Suite.WaitFor(() => Volatile.Read(ref number[0]) == 3, "it is carried out");
+        pin.Free();
     }
 
     static void BesideGroup(Ranks each)

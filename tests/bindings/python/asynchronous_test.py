@@ -42,6 +42,13 @@ class Asyncio(unittest.TestCase):
             await asyncio.gather(self.wait(works[1]), self.wait(works[1]))
         run_ranks(2, lambda _, comm: run(steps(comm)))
 
+    def test_await_where_only_callers_advance_works(self):
+        async def steps(comm):
+            values = ones()
+            await comm.allreduce_async(values)
+            self.assertEqual(list(values), [2] * 3)
+        run_ranks(2, lambda _, comm: run(steps(comm)), {"host.progress": "caller"})
+
     async def wait(self, work):
         await work
 

@@ -362,6 +362,12 @@ class Reducers(unittest.TestCase):
                         reducer.rows(index)
                 with self.assertRaisesRegex(dt.InvalidStateError, "comes as rows"):
                     reducer.ready(0, array.array("f", [0] * 20))
+            with dt.Reducer(comm, [dt.Param(4, dt.Dtype.BOOL)],
+                            dt.ReducerOptions(sum=True, row_elements=[2])) as reducer:
+                reducer.ready_rows(0, [1], memoryview(bytes([comm.rank == 0, False])).cast("?"))
+                reducer.finish()
+                rows, values = reducer.rows(0)
+                self.assertEqual((list(rows), values.tolist()), ([1], [[True, False]]))
             shard = dt.Shard(comm, [dt.Param(1)])
             with self.assertRaises(dt.Error):
                 shard.reducer.rows(0)

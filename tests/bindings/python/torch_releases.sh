@@ -41,4 +41,5 @@ for release in "$@"; do
   rm -rf "$environment"
 done
 echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+[ "$failed" -eq 0 ] || exit 1
+[ "$passed" -gt 0 ] || exit 77
