@@ -26,7 +26,7 @@ from . import _raw
 _NAME = "dt_c10d"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _COMPILING_S = 600.0  # of one rank, while others of the host wait
-_STUCK_S = 1800.0  # a compiler that has not ended by then does not end
+_STUCK_S = 900.0  # a compiler that has not ended by then does not end
 _lock = threading.Lock()
 _loaded: Optional[Any] = None
 

@@ -299,8 +299,8 @@ class Backend final : public c10d::Backend {
       if (batch_error_) std::rethrow_exception(std::exchange(batch_error_, nullptr));
       if (!batch_) {
         throw_error(DT_ERR_INVALID_STATE,
-                    "this thread has no open batch: another thread has begun and ended one since, "
-                    "which ended this thread's");
+                    "this thread has no open batch: it began none, or one that was begun since, in "
+                    "this thread or another, has ended it");
       }
       *batch_ = false;
       batch_.reset();

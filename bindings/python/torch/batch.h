@@ -59,7 +59,15 @@ class Batch final : public c10d::Work {
   }
   /** Later work of the current stream waits for those on a GPU. */
   void synchronize() override {
-    for (const auto& each : works_) each->synchronize();
+    std::exception_ptr first;
+    for (const auto& each : works_) {
+      try {
+        each->synchronize();
+      } catch (...) {
+        if (!first) first = std::current_exception();
+      }
+    }
+    if (first) std::rethrow_exception(first);
   }
   std::vector<at::Tensor> result() override {
     std::vector<at::Tensor> all;
