@@ -219,7 +219,7 @@ class Blocks(Arrays):
                         timeout: Optional[float] = None) -> None:
         """As reduce_scatter(), with counts[r] elements for rank r, one behind the other or from
         offsets[r] on. The counts are the same on all ranks, or all ranks get MismatchError. recv may be
-        this rank's block of send. Statistics count one reduce for each rank."""
+        this rank's block of send, where no other block overlaps it. Statistics count one reduce for each rank."""
         launch, tables = self._divided(REDUCE_SCATTERV, send, recv, counts, offsets)
         self._run(REDUCE_SCATTERV, launch, op, 0, stream, name, timeout, tables)
 
